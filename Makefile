@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# One line a target: the work is in tests/setup (packages and venv), tests/gate (the steps of
+# `make check`), tests/lab (kernels and guests) and packaging/build-debs.
+
+export DEBIAN_FRONTEND := noninteractive
+export PYTHONPATH := tests:plugins
+# Never the first python3 in PATH: that may be a pyenv shim of another version.
+PYTHON := build/venv/bin/python
+LAB := $(PYTHON) -m lab
+BASE ?= 6.12
+KERNEL ?= ours
+# Extra arguments for pytest: make integration ARGS='-k map'.
+ARGS ?=
+
+TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup venv unit lint debs kernel-tree kernel-refresh series integration check \
+	check-series check-debug check-long demo bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what is missing: Debian packages (root) and build/venv
+	@sh tests/setup packages
+	@sh tests/setup venv
+
+venv:
+	@sh tests/setup venv
+
+unit: venv ## unit tests: no root, seconds
+	$(PYTHON) -m pytest tests/unit $(ARGS)
+
+lint: venv ## ruff and mypy --strict
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	@set -e; for part in $(TYPED) packaging/build-debs tests/gate; do \
+		echo "mypy --strict $$part"; $(PYTHON) -m mypy --strict --scripts-are-modules $$part; done
+
+debs: ## build/debs/*.deb, checked by lintian
+	packaging/build-debs
+
+kernel-tree: venv ## git tree of a base with its series: build/kernel-$(BASE)
+	$(LAB) tree $(BASE)
+
+kernel-refresh: venv ## write the commits of build/kernel-$(BASE) back as patches
+	$(LAB) refresh $(BASE)
+
+series: venv ## both series apply with fuzz 0 and pass checkpatch
+	$(LAB) series 6.12
+	$(LAB) series 7.2
+
+integration: venv ## guest tests with the packages (root)
+	$(PYTHON) -m pytest tests/integration -m 'not long and not debug' $(ARGS)
+
+check: ## the gate: setup, lint, unit, series, debs, kernels, integration
+	@sh tests/setup packages
+	@sh tests/setup venv
+	@RXLANE_STRICT=1 $(PYTHON) tests/gate
+
+check-series: venv ## each patch of the series builds alone (long)
+	RXLANE_STRICT=1 $(LAB) series 6.12 --build
+	RXLANE_STRICT=1 $(LAB) series 7.2 --build
+
+check-debug: venv debs ## guest tests on the debug kernel (long)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration --flavour debug $(ARGS)
+
+check-long: venv debs ## stress, power cuts, kernel variants (long)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long $(ARGS)
+
+demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
+	$(PYTHON) tests/demo.py --kernel $(KERNEL)
+
+bench: setup debs ## the figures of the seeds as ratios, with plots
+	$(PYTHON) tests/bench/run.py $(ARGS)
+
+clean: ## remove build/ (the cache of kernels and roots stays)
+	rm -rf build
