@@ -4,7 +4,7 @@
 # `make check`), tests/lab (kernels and guests) and packaging/build-debs.
 
 export DEBIAN_FRONTEND := noninteractive
-export PYTHONPATH := tests:plugins
+export PYTHONPATH := $(CURDIR)/tests:$(CURDIR)/plugins
 # Never the first python3 in PATH: that may be a pyenv shim of another version.
 PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
