@@ -36,7 +36,7 @@ lint: venv ## ruff and mypy --strict
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	@set -e; for part in $(TYPED) packaging/build-debs tests/gate; do \
-		echo "mypy --strict $$part"; $(PYTHON) -m mypy --strict --scripts-are-modules $$part; done
+		echo "mypy --strict $$part"; $(PYTHON) -m mypy --strict $$part; done
 
 debs: ## build/debs/*.deb, checked by lintian
 	packaging/build-debs

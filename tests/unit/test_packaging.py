@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the packages hold, what their scripts do on removal, and the build script's pure parts."""
+
+import os
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+DEBIAN = TREE / "packaging" / "debian"
+PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane")
+
+
+def installed_patterns(suffix: str) -> list[str]:
+    """The source column of every debian/PACKAGE.`suffix` file."""
+    lines = [
+        line.split()
+        for path in sorted(DEBIAN.glob(f"*.{suffix}"))
+        for line in path.read_text().splitlines()
+    ]
+    return [words[0] for words in lines if words and not words[0].startswith("#")]
+
+
+def shipped() -> list[Path]:
+    """What must be in a package beside the library: profiles, their files, plugins, manuals."""
+    profiles = [path for path in (TREE / "tuned-profiles").rglob("*") if path.is_file()]
+    plugins = (TREE / "plugins" / "tuned").glob("plugin_*.py")
+    manuals = (TREE / "plugins" / "doc").glob("*.[1-9]")
+    found = [path for path in (*profiles, *plugins, *manuals) if path.suffix != ".md"]
+    return sorted(path.relative_to(TREE) for path in found)
+
+
+def test_something_is_shipped() -> None:
+    assert {path.parts[0] for path in shipped()} == {"plugins", "tuned-profiles"}
+
+
+@pytest.mark.parametrize("path", shipped(), ids=str)
+def test_every_file_is_in_a_package(path: Path) -> None:
+    patterns = installed_patterns("install") + installed_patterns("manpages")
+    assert [pattern for pattern in patterns if fnmatch(str(path), pattern)]
+
+
+def test_control_names_the_packages() -> None:
+    names = re.findall(r"^Package: (\S+)$", (DEBIAN / "control").read_text(), re.MULTILINE)
+    assert tuple(names) == PACKAGES
+
+
+def test_one_version() -> None:
+    head = (DEBIAN / "changelog").read_text().splitlines()[0]
+    project = tomllib.loads((TREE / "plugins" / "pyproject.toml").read_text())["project"]
+    match = re.fullmatch(r"rxlane \((\S+)\) \S+; urgency=\w+", head)
+    assert match is not None
+    assert match[1] == project["version"]
+
+
+def test_build_needs_are_listed() -> None:
+    """packaging/packages.txt, which setup installs, holds every Build-Depends of control."""
+    control = (DEBIAN / "control").read_text()
+    field = re.search(r"^Build-Depends:((?:.*\n)(?:[ \t].*\n)*)", control, re.MULTILINE)
+    assert field is not None
+    needs = {need.split()[0] for need in field[1].replace("\n", " ").split(",")}
+    # Virtual packages of debhelper and dh-python, which provide them.
+    real = {"debhelper-compat": "debhelper", "dh-sequence-python3": "dh-python"}
+    listed = (TREE / "packaging" / "packages.txt").read_text().splitlines()
+    assert {real.get(need, need) for need in needs} <= set(listed)
+
+
+# -- the scripts that dpkg runs ---------------------------------------------------------------
+
+
+class Host:
+    """A host in a folder: TuneD's profiles, its active profile, and commands that only log."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "log"
+        for folder in ("etc/tuned/profiles", "usr/lib/tuned/profiles", "var/lib/rxlane", "bin"):
+            (root / folder).mkdir(parents=True)
+        self.command("tuned-adm", 0)
+        self.command("rxlane", 0)
+
+    def command(self, name: str, code: int) -> None:
+        path = self.root / "bin" / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
+        path.chmod(0o755)
+
+    def profile(self, name: str, text: str, place: str = "usr/lib") -> None:
+        folder = self.root / place / "tuned" / "profiles" / name
+        folder.mkdir()
+        (folder / "tuned.conf").write_text(text)
+
+    def activate(self, names: str) -> None:
+        (self.root / "etc" / "tuned" / "active_profile").write_text(names + "\n")
+
+    def journal(self) -> None:
+        (self.root / "var" / "lib" / "rxlane" / "journal.json").write_text("{}")
+
+    def script(self, name: str, *arguments: str) -> list[str]:
+        """Run a maintainer script with its absolute paths below this host; what it called."""
+        text = (DEBIAN / name).read_text()
+        for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane"):
+            text = text.replace(top, str(self.root) + top)
+        environment = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=environment)
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    made = Host(tmp_path)
+    made.profile("net-low-latency", "[main]\nsummary=low\n\n[napi]\nthreaded=on\n")
+    made.profile("balanced", "[main]\nsummary=balanced\n[cpu]\ngovernor=schedutil\n")
+    return made
+
+
+@pytest.mark.parametrize("active", ["net-low-latency", "balanced net-low-latency", "mine", "deep"])
+def test_removal_switches_off_a_profile_in_use(host: Host, active: str) -> None:
+    host.profile("mine", "[main]\ninclude=balanced, net-low-latency\n", "etc")
+    host.profile("deep", "[main]\ninclude = mine\n", "etc")
+    host.activate(active)
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+
+
+def test_removal_knows_a_section_by_its_type(host: Host) -> None:
+    host.profile("typed", "[storage_lane]\ntype = napi\n", "etc")
+    host.activate("typed")
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+
+
+@pytest.mark.parametrize("active", ["", "balanced", "gone", "circle"])
+def test_removal_leaves_other_profiles_alone(host: Host, active: str) -> None:
+    host.profile("circle", "[main]\ninclude=circle\n", "etc")
+    host.activate(active)
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == []
+
+
+def test_user_profile_shadows_ours(host: Host) -> None:
+    """TuneD takes /etc before /usr/lib: a net-low-latency of the user's own may lack napi."""
+    host.profile("net-low-latency", "[main]\nsummary=own\n", "etc")
+    host.activate("net-low-latency")
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == []
+
+
+def test_journal_undoes_what_tuned_cannot(host: Host) -> None:
+    host.command("tuned-adm", 1)
+    host.activate("net-low-latency")
+    host.journal()
+    calls = host.script("tuned-profiles-rxlane.prerm", "remove")
+    assert calls == ["tuned-adm off", "rxlane rollback"]
+
+
+@pytest.mark.parametrize("script", ["tuned-profiles-rxlane.prerm", "rxlane.prerm"])
+def test_upgrade_disturbs_nothing(host: Host, script: str) -> None:
+    host.activate("net-low-latency")
+    host.journal()
+    assert host.script(script, "upgrade", "0.2.0") == []
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_removal_of_the_command_rolls_back(host: Host, code: int) -> None:
+    """A rollback that fails is told and does not keep the package on the host."""
+    host.command("rxlane", code)
+    assert host.script("rxlane.prerm", "remove") == []
+    host.journal()
+    assert host.script("rxlane.prerm", "remove") == ["rxlane rollback"]
+
+
+def test_only_purge_drops_the_journal(host: Host) -> None:
+    host.journal()
+    host.script("rxlane.postrm", "remove")
+    assert (host.root / "var/lib/rxlane/journal.json").exists()
+    host.script("rxlane.postrm", "purge")
+    assert not (host.root / "var/lib/rxlane").exists()
+
+
+# -- the build script -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def build_debs() -> ModuleType:
+    loader = SourceFileLoader("build_debs", str(TREE / "packaging" / "build-debs"))
+    spec = spec_from_loader("build_debs", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_digest_sees_content_name_mode_and_date(build_debs: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("one")
+    digests = [build_debs.digest(tmp_path, 1), build_debs.digest(tmp_path, 2)]
+    file.write_text("two")
+    digests.append(build_debs.digest(tmp_path, 1))
+    file.chmod(0o755)
+    digests.append(build_debs.digest(tmp_path, 1))
+    file.rename(tmp_path / "b")
+    digests.append(build_debs.digest(tmp_path, 1))
+    assert len(set(digests)) == len(digests)
+    assert build_debs.digest(tmp_path, 1) == digests[-1]
+
+
+def test_every_suppressed_tag_has_a_reason(build_debs: ModuleType) -> None:
+    assert build_debs.suppressed()
+    lines = (TREE / "packaging" / "lintian-suppressed").read_text().splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        assert line.startswith("#") or before.startswith("#"), line
+
+
+def test_a_given_version_heads_the_changelog(build_debs: ModuleType, tmp_path: Path) -> None:
+    build_debs.lay_out(tmp_path / "source", "0.1.0+next", 0)
+    text = (tmp_path / "source" / "debian" / "changelog").read_text()
+    assert text.startswith("rxlane (0.1.0+next) unstable; urgency=medium\n")
+    assert "Thu, 01 Jan 1970 00:00:00" in text
+    assert text.endswith((DEBIAN / "changelog").read_text())
