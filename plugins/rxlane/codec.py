@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The model's dataclasses to plain JSON data and back, with every type checked on the way in.
+
+A snapshot file is a door: what a person or another tool put there must give one clear error.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from rxlane.errors import Kind, RxlaneError, printable
+
+_T = TypeVar("_T")
+
+
+def to_plain(value: Any) -> Any:
+    """Return dicts, lists, numbers and strings for a dataclass, a tuple or a plain value."""
+    if is_dataclass(value):
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_plain(v) for v in value]
+    return value
+
+
+def from_plain(cls: type[_T], data: object, where: str = "") -> _T:
+    """Return cls built from plain data; FORMAT names the place that does not fit."""
+    where = where or cls.__name__.lower()
+    if not isinstance(data, dict):
+        raise _wrong(where, "no object")
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    for name in data:
+        if name not in known:
+            raise _wrong(f"{where}.{printable(str(name), 30)}", "unknown field")
+    built = {n: _convert(hints[n], v, f"{where}.{n}") for n, v in data.items()}
+    try:
+        return cls(**built)
+    except TypeError as error:
+        missing = str(error).rpartition(": ")[2]
+        raise _wrong(where, f"lacks {missing}") from None
+
+
+def _wrong(where: str, problem: str) -> RxlaneError:
+    return RxlaneError(Kind.FORMAT, f"{where}: {problem}")
+
+
+def _convert(hint: Any, value: object, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(typing.get_args(hint), value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise _wrong(where, "no list")
+        of = typing.get_args(hint)
+        if len(of) == 2 and of[1] is Ellipsis:
+            return tuple(_convert(of[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        if len(of) != len(value):
+            raise _wrong(where, f"{len(value)} parts instead of {len(of)}")
+        return tuple(_convert(h, v, where) for h, v in zip(of, value, strict=True))
+    if is_dataclass(hint):
+        return from_plain(hint, value, where)  # type: ignore[arg-type]
+    # bool is an int to isinstance, but true is no CPU number.
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
+    return value
+
+
+def _convert_union(hints: tuple[Any, ...], value: object, where: str) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    rest = [h for h in hints if h is not type(None)]
+    for hint in rest[:-1]:
+        if isinstance(value, hint) and not isinstance(value, bool):
+            return value
+    return _convert(rest[-1], value, where)
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(to_plain(value), indent=1, sort_keys=True) + "\n"
+
+
+def loads(cls: type[_T], text: str, where: str) -> _T:
+    """Parse JSON text into cls; FORMAT for anything that is not exactly that."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RxlaneError(Kind.FORMAT, f"{where}: no JSON: {error}") from None
+    return from_plain(cls, data, where)

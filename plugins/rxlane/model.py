@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What rxlane knows about a host and what it wants to change: frozen data, no behaviour of its own.
+
+Units: timeouts in nanoseconds, priorities as the kernel counts them (1..99 for real-time classes),
+CPU and node numbers as in /sys/devices/system. None means "the kernel does not report it".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+FORMAT = 1  # of recorded snapshots and of the journal
+
+Value = int | str
+
+_V = TypeVar("_V")
+
+# Settings, by the name under which plans, journals and reports show them.
+THREADED = "threaded"  # off | on | busy-poll
+DEFER = "defer-hard-irqs"  # count
+FLUSH = "gro-flush-timeout"  # ns
+SUSPEND = "irq-suspend-timeout"  # ns
+CPUS = "thread-cpus"  # CPU list
+SCHED = "thread-sched"  # POLICY:NUMBER, a priority for fifo and rr, else a nice level
+
+NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
+THREAD_ITEMS = (CPUS, SCHED)
+
+# enum netdev_napi_threaded, include/uapi/linux/netdev.h
+MODES = ("off", "on", "busy-poll")
+
+REALTIME = ("fifo", "rr")
+FAIR = ("other", "batch", "idle")
+UNKNOWN_SCHED = ("deadline", "ext")  # classes rxlane could not put back
+
+DISRUPTION = {THREADED: "thread-restart"}  # everything else here disturbs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Napi:
+    """One NAPI instance as NETDEV_CMD_NAPI_GET reports it."""
+
+    napi_id: int
+    irq: int | None = None
+    pid: int | None = None
+    threaded: int | None = None
+    defer_hard_irqs: int | None = None
+    gro_flush_timeout: int | None = None
+    irq_suspend_timeout: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A hardware queue and where its NAPI and IRQ are known from.
+
+    napi_source: netdev (queue-get said so), order (as many NAPIs as RX queues, ascending),
+    unknown. irq_source: netdev (napi-get said so), irq-name (the action's name), unknown.
+    """
+
+    kind: str  # rx | tx
+    index: int
+    napi_id: int | None = None
+    napi_source: str = "unknown"
+    irq: int | None = None
+    irq_source: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Irq:
+    number: int
+    name: str
+    cpus: tuple[int, ...] = ()
+    effective: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A kernel thread that polls a NAPI."""
+
+    pid: int
+    name: str
+    policy: str
+    priority: int
+    nice: int
+    cpus: tuple[int, ...]
+
+    @property
+    def sched(self) -> str:
+        """POLICY:NUMBER, the form in which plans and journals hold it."""
+        return f"{self.policy}:{self.priority if self.policy in REALTIME else self.nice}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files."""
+
+    name: str
+    ifindex: int
+    up: bool
+    physical: bool
+    driver: str = ""
+    node: int | None = None
+    threaded: int | None = None
+    defer_hard_irqs: int | None = None
+    gro_flush_timeout: int | None = None
+    napis: tuple[Napi, ...] = ()
+    queues: tuple[Queue, ...] = ()
+
+    def count(self, kind: str) -> int:
+        return sum(1 for q in self.queues if q.kind == kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    number: int
+    online: bool
+    package: int = 0
+    core: int = 0
+    node: int = 0
+    siblings: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    cpus: tuple[Cpu, ...]
+    isolated: tuple[int, ...] = ()
+    nohz_full: tuple[int, ...] = ()
+
+    @property
+    def online(self) -> tuple[int, ...]:
+        return tuple(c.number for c in self.cpus if c.online)
+
+    def cpu(self, number: int) -> Cpu | None:
+        return next((c for c in self.cpus if c.number == number), None)
+
+    @property
+    def housekeeping(self) -> tuple[int, ...]:
+        """Online CPUs that take any task."""
+        away = {*self.isolated, *self.nohz_full}
+        return tuple(n for n in self.online if n not in away)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the netdev generic netlink family of this kernel takes, as probed.
+
+    settable: attribute numbers in napi-set's policy. max_threaded: highest mode it accepts.
+    """
+
+    netdev: bool = False
+    napi_set: bool = False
+    settable: tuple[int, ...] = ()
+    max_threaded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the pure parts work on; holds no addresses and no host name."""
+
+    capabilities: Capabilities
+    topology: Topology
+    links: tuple[Link, ...] = ()
+    irqs: tuple[Irq, ...] = ()
+    threads: tuple[Thread, ...] = ()
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    def link(self, name: str) -> Link | None:
+        return next((li for li in self.links if li.name == name), None)
+
+    def thread(self, pid: int | None) -> Thread | None:
+        return next((t for t in self.threads if t.pid == pid), None)
+
+    def irq(self, number: int | None) -> Irq | None:
+        return next((i for i in self.irqs if i.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One RX queue with what serves it. shared_with is the lower queue on the same NAPI."""
+
+    device: str
+    queue: Queue
+    napi: Napi | None
+    irq: Irq | None
+    thread: Thread | None
+    mode: str | None
+    shared_with: int | None = None
+
+
+def napi_mode(link: Link, napi: Napi) -> str | None:
+    """Return off, on or busy-poll; kernels without attribute 8 know it for the device only."""
+    number = link.threaded if napi.threaded is None else napi.threaded
+    if number is None or not 0 <= number < len(MODES):
+        return None
+    return MODES[number]
+
+
+def lanes(snapshot: Snapshot, link: Link) -> Iterator[Lane]:
+    """Yield one lane for each RX queue of the link, ascending."""
+    napis = {n.napi_id: n for n in link.napis}
+    threads = {t.pid: t for t in snapshot.threads}
+    irqs = {i.number: i for i in snapshot.irqs}
+    first: dict[int, int] = {}
+    for queue in sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index):
+        napi = None if queue.napi_id is None else napis.get(queue.napi_id)
+        if napi is None:
+            yield Lane(link.name, queue, None, _get(irqs, queue.irq), None, None)
+            continue
+        owner = first.setdefault(napi.napi_id, queue.index)
+        yield Lane(
+            link.name,
+            queue,
+            napi,
+            _get(irqs, queue.irq),
+            _get(threads, napi.pid),
+            napi_mode(link, napi),
+            None if owner == queue.index else owner,
+        )
+
+
+def _get(table: dict[int, _V], key: int | None) -> _V | None:
+    return None if key is None else table.get(key)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """A setting's address. queue is the RX queue, -1 for the whole device.
+
+    NAPI ids are no part of it: they change when a device goes down and up.
+    """
+
+    device: str
+    queue: int
+    item: str
+
+    def __str__(self) -> str:
+        return f"{self.device}/{'all' if self.queue < 0 else f'rx{self.queue}'}/{self.item}"
+
+
+WHOLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """before is None when the thread does not exist yet, so that it has no value."""
+
+    target: Target
+    before: Value | None
+    after: Value
+    reason: str = ""
+    disruption: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Something asked for that is not done. kind: unsupported, left-alone or down."""
+
+    device: str
+    queue: int
+    item: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = self.device if self.queue < 0 else f"{self.device} queue {self.queue}"
+        return f"{where}: {self.item} {self.kind}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """changes are to be written; holds already have the wanted value (before equals after)."""
+
+    changes: tuple[Change, ...] = ()
+    holds: tuple[Change, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A setting that is not as planned. found is None when its queue or thread is gone."""
+
+    target: Target
+    expected: Value
+    found: Value | None
+    cause: str
+
+    def __str__(self) -> str:
+        found = "nothing" if self.found is None else self.found
+        return f"{self.target}: expected {self.expected}, found {found} ({self.cause})"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRule:
+    """A mode for some RX queues; spans None means all of them."""
+
+    mode: str
+    spans: tuple[tuple[int, int | None], ...] | None = None
+
+    def covers(self, queue: int) -> bool:
+        if self.spans is None:
+            return True
+        return any(lo <= queue and (hi is None or queue <= hi) for lo, hi in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One [napi] section, parsed. devices empty means every physical device.
+
+    cpus: None leave alone, () choose (auto), else the CPUs to go round.
+    sched: None leave alone, else POLICY:NUMBER as in SCHED.
+    """
+
+    name: str
+    devices: tuple[str, ...] = ()
+    modes: tuple[ModeRule, ...] = ()
+    management_queues: int = 0
+    cpus: tuple[int, ...] | None = None
+    sched: str | None = None
+    defer_hard_irqs: int | None = None
+    gro_flush_timeout: int | None = None
+    irq_suspend_timeout: int | None = None
+    allow_realtime_cpu0: bool = False
+    text: tuple[tuple[str, str], ...] = field(default=())
+
+    def option(self, name: str) -> str:
+        """Return the option as the operator wrote it, for messages."""
+        return dict(self.text).get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A setting in the journal: what it was before rxlane first wrote it, and what it is to be.
+
+    after is None when nothing is wanted (any more) but the original must be kept: a thread that
+    ends with its mode takes its CPU and class with it. ifindex tells the device apart from another
+    that took its name later.
+    """
+
+    device: str
+    ifindex: int
+    queue: int
+    item: str
+    before: Value | None
+    after: Value | None
+
+    @property
+    def target(self) -> Target:
+        return Target(self.device, self.queue, self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written."""
+
+    boot_id: str
+    entries: tuple[Entry, ...]
+    format: int = FORMAT
