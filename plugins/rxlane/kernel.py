@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The running kernel as apply() sees it: observe, write a queue, write a device, write a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rxlane import cpulist, observe, threads, uapi
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import (
+    CPUS,
+    DEFER,
+    FLUSH,
+    MODES,
+    REALTIME,
+    SCHED,
+    SUSPEND,
+    THREADED,
+    Link,
+    Snapshot,
+    Value,
+)
+from rxlane.netlink import Netdev
+from rxlane.sysfs import Sysfs
+
+# Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.
+NAPI_ATTRIBUTE = {
+    THREADED: uapi.NETDEV_A_NAPI_THREADED,
+    DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
+    FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
+    SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
+}
+DEVICE_FILE = {THREADED: "threaded", DEFER: "napi_defer_hard_irqs", FLUSH: "gro_flush_timeout"}
+
+Values = Mapping[str, Value]
+
+
+class Kernel(Protocol):
+    """What apply() needs; tests put a simulated host in its place."""
+
+    def observe(self, names: Collection[str] | None = None) -> Snapshot: ...
+
+    def write_napi(self, napi_id: int, values: Values) -> None: ...
+
+    def write_device(self, link: Link, values: Values) -> None: ...
+
+    def write_thread(self, pid: int, values: Values) -> None: ...
+
+    def boot_id(self) -> str: ...
+
+
+class Linux:
+    """The kernel this process runs on."""
+
+    def __init__(self, root: str | Path = "/") -> None:
+        self._sysfs = Sysfs(root)
+        self._netdev = Netdev()
+        self._capabilities = self._netdev.capabilities()
+
+    def close(self) -> None:
+        self._netdev.close()
+
+    def boot_id(self) -> str:
+        return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
+
+    def observe(self, names: Collection[str] | None = None) -> Snapshot:
+        # CPUs are read each time: a long-lived daemon sees them come and go.
+        cpus = observe.topology(self._sysfs)
+        return observe.observe(self._sysfs, self._netdev, self._capabilities, cpus, names)
+
+    def write_napi(self, napi_id: int, values: Values) -> None:
+        """Set any of NAPI_ITEMS on one NAPI with a single message."""
+        packed = {
+            NAPI_ATTRIBUTE[item]: _number(item, values[item])
+            for item in NAPI_ATTRIBUTE
+            if item in values
+        }
+        self._netdev.napi_set(napi_id, packed)
+
+    def write_device(self, link: Link, values: Values) -> None:
+        """Set device-wide sysfs files; the name is checked to be still this device's."""
+        for item, value in values.items():
+            base = f"sys/class/net/{link.name}"
+            if self._sysfs.number(f"{base}/ifindex") != link.ifindex:
+                raise RxlaneError(Kind.NO_DEVICE, "device is gone", device=link.name)
+            self._sysfs.write(f"{base}/{DEVICE_FILE[item]}", str(_number(item, value)))
+
+    def write_thread(self, pid: int, values: Values) -> None:
+        """Set CPU and class of a NAPI's thread, checked just before to be one.
+
+        A thread that becomes real-time gets its CPUs first, one that ceases to be gets its class
+        first: it never runs real-time outside the CPUs meant for that.
+        """
+        if threads.read(self._sysfs, pid) is None:
+            raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI thread any more")
+        sched = values.get(SCHED)
+        realtime = sched is not None and str(sched).partition(":")[0] in REALTIME
+        for item in (CPUS, SCHED) if realtime else (SCHED, CPUS):
+            if item not in values:
+                continue
+            if item == CPUS:
+                threads.set_cpus(pid, cpulist.parse(str(values[item])))
+            else:
+                threads.set_sched(pid, str(values[item]))
+
+
+def _number(item: str, value: Value) -> int:
+    return MODES.index(str(value)) if item == THREADED else int(value)

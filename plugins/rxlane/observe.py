@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Read a host into a Snapshot. Reads only; every link between the parts states its source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from rxlane import netlink, threads
+from rxlane.model import Capabilities, Cpu, Irq, Link, Napi, Queue, Snapshot, Thread, Topology
+from rxlane.netlink import LinkRow, Netdev, QueueRow
+from rxlane.sysfs import Sysfs
+
+CPU = "sys/devices/system/cpu"
+NODE = "sys/devices/system/node"
+
+# Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
+# e1000e "eth0-rx-0", igb and ixgbe "eth0-TxRx-3", vmxnet3 "eth0-rxtx-3", mlx5 "mlx5_comp3@pci:".
+_IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp)(\d+)(?:@.*)?$", re.I)
+
+
+def irq_queue(name: str) -> int | None:
+    """Return the RX queue that an IRQ action's name speaks of, None when it names none."""
+    match = _IRQ_NAME.search(name)
+    return None if match is None else int(match[1])
+
+
+def topology(sysfs: Sysfs) -> Topology:
+    """Read packages, cores, SMT siblings, NUMA nodes, isolated and nohz_full CPUs."""
+    online = set(sysfs.cpus(f"{CPU}/online"))
+    nodes: dict[int, int] = {}
+    for name in sysfs.names(NODE):
+        if re.fullmatch(r"node\d+", name):
+            for cpu in sysfs.cpus(f"{NODE}/{name}/cpulist"):
+                nodes[cpu] = int(name[4:])
+    found = sysfs.cpus(f"{CPU}/present") or tuple(sorted(online))
+    return Topology(
+        tuple(_cpu(sysfs, n, n in online, nodes.get(n, 0)) for n in found),
+        sysfs.cpus(f"{CPU}/isolated"),
+        sysfs.cpus(f"{CPU}/nohz_full"),
+    )
+
+
+def _cpu(sysfs: Sysfs, number: int, online: bool, node: int) -> Cpu:
+    base = f"{CPU}/cpu{number}/topology"
+    return Cpu(
+        number,
+        online,
+        sysfs.number(f"{base}/physical_package_id") or 0,
+        sysfs.number(f"{base}/core_id") or 0,
+        node,
+        sysfs.cpus(f"{base}/thread_siblings_list") or (number,),
+    )
+
+
+def _is_physical(sysfs: Sysfs, name: str) -> bool:
+    """Hardware or a virtual machine's device, as against veth, bridges, taps and netdevsim."""
+    bus = sysfs.target(f"sys/class/net/{name}/device/subsystem")
+    return bus is not None and not bus.endswith("/netdevsim")
+
+
+def _driver(sysfs: Sysfs, name: str) -> str:
+    target = sysfs.target(f"sys/class/net/{name}/device/driver")
+    return "" if target is None else target.rpartition("/")[2]
+
+
+def _device_irqs(sysfs: Sysfs, name: str) -> dict[int, list[int]]:
+    """Return {RX queue: IRQs} by action names among the device's MSI vectors.
+
+    virtio devices hang below the PCI device that owns the vectors.
+    """
+    found: dict[int, list[int]] = {}
+    base = f"sys/class/net/{name}/device"
+    numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
+    for number in sorted(int(n) for n in numbers if n.isdigit()):
+        for action in sysfs.folders(f"proc/irq/{number}"):
+            queue = irq_queue(action)
+            if queue is not None:
+                found.setdefault(queue, []).append(number)
+    return found
+
+
+def _queue_numbers(sysfs: Sysfs, name: str, kind: str) -> list[int]:
+    found = sysfs.names(f"sys/class/net/{name}/queues")
+    return sorted(int(n[3:]) for n in found if re.fullmatch(rf"{kind}-\d+", n))
+
+
+def link_queues(
+    counts: dict[str, Sequence[int]],
+    rows: Iterable[QueueRow],
+    napis: Sequence[Napi],
+    irqs: dict[int, list[int]],
+) -> tuple[Queue, ...]:
+    """Join queues, NAPIs and IRQs.
+
+    counts: queue numbers by kind from sysfs; rows: this device's queue-get; irqs: by action name.
+    queue-get wins; without any link from it, as many NAPIs as RX queues are taken in order,
+    because drivers add them in queue order and ids ascend.
+    """
+    known = {(r.kind, r.index): r.napi_id for r in rows}
+    # sysfs counts queues that a driver may have set aside; queue-get counts those in use.
+    wanted = sorted(known) if known else [(k, i) for k in ("rx", "tx") for i in counts.get(k, ())]
+    ordered = sorted(n.napi_id for n in napis)
+    receive = [index for kind, index in wanted if kind == "rx"]
+    by_order = not any(known.values()) and len(ordered) == len(receive) > 0
+    number_of = {n.napi_id: n.irq for n in napis}
+    result = []
+    for kind, index in wanted:
+        napi, source = known.get((kind, index)), "netdev"
+        if napi is None:
+            napi, source = None, "unknown"
+            if by_order and kind == "rx":
+                napi, source = ordered[receive.index(index)], "order"
+        queue = Queue(kind, index, napi, source)
+        result.append(_with_irq(queue, number_of, irqs))
+    return tuple(result)
+
+
+def _with_irq(queue: Queue, number_of: dict[int, int | None], irqs: dict[int, list[int]]) -> Queue:
+    said = None if queue.napi_id is None else number_of.get(queue.napi_id)
+    if said is not None:
+        return replace(queue, irq=said, irq_source="netdev")
+    named = irqs.get(queue.index, []) if queue.kind == "rx" else []
+    if len(named) == 1:
+        return replace(queue, irq=named[0], irq_source="irq-name")
+    return queue
+
+
+def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[QueueRow]) -> Link:
+    base = f"sys/class/net/{row.name}"
+    node = sysfs.number(f"{base}/device/numa_node")
+    if node is None:
+        node = sysfs.number(f"{base}/device/../numa_node")
+    counts: dict[str, Sequence[int]] = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
+    return Link(
+        name=row.name,
+        ifindex=row.ifindex,
+        up=row.up,
+        physical=_is_physical(sysfs, row.name),
+        driver=_driver(sysfs, row.name),
+        node=None if node is None or node < 0 else node,
+        threaded=sysfs.number(f"{base}/threaded"),
+        defer_hard_irqs=sysfs.number(f"{base}/napi_defer_hard_irqs"),
+        gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
+        napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
+        queues=link_queues(counts, rows, napis, _device_irqs(sysfs, row.name)),
+    )
+
+
+def _irq(sysfs: Sysfs, number: int) -> Irq:
+    base = f"proc/irq/{number}"
+    return Irq(
+        number,
+        ",".join(sysfs.folders(base)),
+        sysfs.cpus(f"{base}/smp_affinity_list"),
+        sysfs.cpus(f"{base}/effective_affinity_list"),
+    )
+
+
+def _threads(sysfs: Sysfs, links: Iterable[Link]) -> tuple[Thread, ...]:
+    pids = sorted({n.pid for link in links for n in link.napis if n.pid})
+    found = (threads.read(sysfs, pid) for pid in pids)
+    return tuple(t for t in found if t is not None)
+
+
+def observe(
+    sysfs: Sysfs,
+    netdev: Netdev,
+    capabilities: Capabilities,
+    cpus: Topology,
+    names: Collection[str] | None = None,
+) -> Snapshot:
+    """Read the links called names (all when None) with everything that belongs to them."""
+    rows = [r for r in netlink.links() if names is None or r.name in names]
+    napis: dict[int, list[Napi]] = {}
+    for ifindex, napi in netdev.napis():
+        napis.setdefault(ifindex, []).append(napi)
+    queues: dict[int, list[QueueRow]] = {}
+    for queue in netdev.queues():
+        queues.setdefault(queue.ifindex, []).append(queue)
+    links = tuple(
+        _link(sysfs, r, napis.get(r.ifindex, []), queues.get(r.ifindex, [])) for r in rows
+    )
+    numbers = sorted({q.irq for link in links for q in link.queues if q.irq is not None})
+    notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
+    return Snapshot(
+        capabilities=capabilities,
+        topology=cpus,
+        links=links,
+        irqs=tuple(_irq(sysfs, n) for n in numbers),
+        threads=_threads(sysfs, links),
+        notes=notes,
+    )

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The only opener of files under /proc and /sys. root= points it at a recorded tree in tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rxlane import cpulist
+from rxlane.errors import Kind, RxlaneError
+
+
+class Sysfs:
+    """Reads and writes small text files below root; absent and unreadable files read as None."""
+
+    def __init__(self, root: str | Path = "/") -> None:
+        self._root = os.fspath(root).rstrip("/")
+
+    def path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def read(self, name: str) -> str | None:
+        """Return the file's text without surrounding white space, None when it cannot be read.
+
+        Many attributes answer EINVAL or EOPNOTSUPP while a device is down; to a reader that is
+        the same as not being there.
+        """
+        try:
+            with open(self.path(name), "rb") as stream:
+                return stream.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return None
+
+    def number(self, name: str) -> int | None:
+        text = self.read(name)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            return None
+
+    def cpus(self, name: str) -> tuple[int, ...]:
+        """Return a CPU list file's numbers; () when it is absent, empty or says (null)."""
+        text = self.read(name)
+        if text is None:
+            return ()
+        try:
+            return cpulist.parse(text)
+        except cpulist.ListError:
+            return ()
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(directory)))
+        except OSError:
+            return []
+
+    def folders(self, directory: str) -> list[str]:
+        """Return the names of real directories inside, links not followed."""
+        try:
+            with os.scandir(self.path(directory)) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except OSError:
+            return []
+
+    def target(self, link: str) -> str | None:
+        """Return the resolved path of a symbolic link, None when it does not exist."""
+        path = self.path(link)
+        return os.path.realpath(path) if os.path.exists(path) else None
+
+    def write(self, name: str, text: str) -> None:
+        """Write text in one system call; KERNEL or UNSUPPORTED with the kernel's reason."""
+        try:
+            descriptor = os.open(self.path(name), os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            raise RxlaneError(Kind.UNSUPPORTED, f"/{name} does not exist") from None
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise RxlaneError(Kind.KERNEL, f"writing {text} to /{name}: {reason}") from error

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernel threads that poll NAPIs: reading and setting their CPU and scheduling class.
+
+System calls only, no process is started. A pid comes from napi-get and is checked to be a NAPI's
+kernel thread before it is touched: pids are reused, and thread names alone are not unique.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from rxlane import uapi
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import FAIR, REALTIME, Thread
+from rxlane.sysfs import Sysfs
+
+PREFIX = "napi/"  # napi_kthread_create() in net/core/dev.c: "napi/%s-%d"
+
+
+def parse_stat(text: str) -> tuple[str, int, int, int, int] | None:
+    """Return (name, flags, nice, real-time priority, policy) of /proc/PID/stat.
+
+    Field numbers as in proc_pid_stat(5); the name may hold spaces and parentheses.
+    """
+    head, separator, rest = text.rpartition(")")
+    fields = rest.split()
+    if not separator or len(fields) < 39:
+        return None
+    name = head.partition("(")[2]
+    # rest starts at field 3 (state); flags is 9, nice 19, rt_priority 40, policy 41.
+    return name, int(fields[6]), int(fields[16]), int(fields[37]), int(fields[38])
+
+
+def read(sysfs: Sysfs, pid: int) -> Thread | None:
+    """Return the NAPI thread with this pid, None when there is none (any more)."""
+    text = sysfs.read(f"proc/{pid}/stat")
+    facts = None if text is None else parse_stat(text)
+    if facts is None:
+        return None
+    name, flags, nice, priority, policy = facts
+    if not flags & uapi.PF_KTHREAD or not name.startswith(PREFIX):
+        return None
+    try:
+        cpus = os.sched_getaffinity(pid)
+    except ProcessLookupError:
+        return None
+    shown = uapi.SCHED_POLICY.get(policy, str(policy))
+    return Thread(pid, name, shown, priority, nice, tuple(sorted(cpus)))
+
+
+def set_cpus(pid: int, cpus: Iterable[int]) -> None:
+    wanted = set(cpus)
+    try:
+        os.sched_setaffinity(pid, wanted)
+    except OSError as error:
+        raise _failed(pid, f"CPUs {sorted(wanted)}", error) from error
+
+
+def set_sched(pid: int, sched: str) -> None:
+    """Set POLICY:NUMBER; a fair class gets its nice level, a real-time class its priority."""
+    policy, _, number = sched.partition(":")
+    try:
+        if policy in REALTIME:
+            parameter = os.sched_param(int(number))
+            os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], parameter)
+        elif policy in FAIR:
+            os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, pid, int(number))
+        else:
+            raise RxlaneError(Kind.UNSUPPORTED, f"scheduling class {policy} cannot be set")
+    except OSError as error:
+        raise _failed(pid, sched, error) from error
+
+
+def _failed(pid: int, what: str, error: OSError) -> RxlaneError:
+    reason = os.strerror(error.errno or 0)
+    return RxlaneError(Kind.KERNEL, f"setting thread {pid} to {what}: {reason}")
