@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""(Snapshot, Policy) -> Plan. Pure: it works on a recorded host as on the running one.
+
+Raises OPTION, NO_DEVICE or REFUSED before anything is planned; what the kernel or driver lacks
+becomes a Skip with its reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rxlane import cpulist, placement, uapi
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import (
+    DEFER,
+    DISRUPTION,
+    FLUSH,
+    MODES,
+    SUSPEND,
+    THREADED,
+    WHOLE,
+    Change,
+    Lane,
+    Link,
+    Plan,
+    Policy,
+    Section,
+    Skip,
+    Snapshot,
+    Target,
+    Value,
+    lanes,
+)
+from rxlane.settings import View
+
+ATTRIBUTE = {
+    DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
+    FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
+    SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
+}
+NO_NAPI_SET = "kernel does not support NAPI_SET"
+NO_PER_NAPI = "kernel does not support per-NAPI threaded mode"
+NO_BUSY_POLL = "kernel does not support busy-poll threaded NAPI"
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan in the making."""
+
+    view: View
+    changes: list[Change] = field(default_factory=list)
+    holds: list[Change] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def want(self, target: Target, value: Value, reason: str) -> None:
+        """Note a wanted value: a change when it differs, else one that holds."""
+        before = self.view.read(target)
+        disruption = DISRUPTION.get(target.item, "none")
+        change = Change(target, before, value, reason, disruption)
+        (self.holds if before == value else self.changes).append(change)
+
+    def skip(self, device: str, queue: int, item: str, kind: str, reason: str) -> None:
+        self.skips.append(Skip(device, queue, item, kind, reason))
+
+    def plan(self) -> Plan:
+        return Plan(tuple(self.changes), tuple(self.holds), tuple(self.skips), tuple(self.warnings))
+
+
+def decide(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Lay out every device that the policy names; see the module for what it raises."""
+    draft = Draft(View.of(snapshot))
+    threaded: list[placement.Wanted] = []
+    owner: dict[str, str] = {}
+    for section in policy.sections:
+        for link in _links(snapshot, section):
+            if link.name in owner:
+                problem = f"is laid out by section [{owner[link.name]}] already"
+                raise RxlaneError(
+                    Kind.OPTION,
+                    problem,
+                    section=section.name,
+                    device=link.name,
+                    remedy="name the device in one section only",
+                )
+            owner[link.name] = section.name
+            threaded.extend(_device(draft, section, link))
+    placement.place(draft, snapshot.topology, threaded)
+    return draft.plan()
+
+
+def _links(snapshot: Snapshot, section: Section) -> list[Link]:
+    if not section.devices:
+        return [link for link in snapshot.links if link.physical]
+    found = []
+    for name in dict.fromkeys(section.devices):
+        link = snapshot.link(name)
+        if link is None:
+            raise RxlaneError(
+                Kind.NO_DEVICE,
+                "no such device",
+                section=section.name,
+                device=name,
+                remedy="`rxlane map` lists the devices",
+            )
+        found.append(link)
+    return found
+
+
+def _device(draft: Draft, section: Section, link: Link) -> list[placement.Wanted]:
+    """Plan one device's modes and timers; return the lanes whose threads are to be placed."""
+    own = list(lanes(draft.view.snapshot, link))
+    _check_queues(section, link, own)
+    if not link.up:
+        reason = f"interface {link.name} is down, no NAPI instances"
+        draft.skip(link.name, WHOLE, "napi", "down", reason)
+        return []
+    if not any(lane.napi for lane in own):
+        reason = "driver reports no NAPI instances" if not link.napis else _unlinked(link, own)
+        draft.skip(link.name, WHOLE, "napi", "unsupported", reason)
+        return []
+    managed = _managed(draft, section, link, own)
+    # Without modes of its own a section places the threads that are there already.
+    modes = {lane.queue.index: lane.mode or "off" for lane in managed}
+    if section.modes:
+        modes = _modes(draft, section, link, managed)
+    _timers(draft, section, link, managed)
+    return [
+        placement.Wanted(section, link, lane, modes.get(lane.queue.index, "off"))
+        for lane in managed
+    ]
+
+
+def _unlinked(link: Link, own: list[Lane]) -> str:
+    return (
+        f"driver {link.driver or 'unknown'} links no queue to a NAPI, and {len(link.napis)} NAPIs"
+        f" for {len(own)} RX queues cannot be put in order"
+    )
+
+
+def _check_queues(section: Section, link: Link, own: list[Lane]) -> None:
+    """Refuse a queue that the device has not; an open range such as 4- may be empty."""
+    for rule in section.modes:
+        for low, high in rule.spans or ():
+            last = low if high is None else high
+            if high is not None and last >= len(own):
+                raise RxlaneError(
+                    Kind.OPTION,
+                    f"the device has {len(own)} RX queues, 0-{max(0, len(own) - 1)}",
+                    section=section.name,
+                    option="threaded",
+                    value=section.option("threaded"),
+                    device=link.name,
+                    queue=max(low, len(own)),
+                    remedy=f"name queues that exist or use an open range such as {low}-",
+                )
+
+
+def _managed(draft: Draft, section: Section, link: Link, own: list[Lane]) -> list[Lane]:
+    """Return the lanes to be laid out: not the management queues, one lane for each NAPI."""
+    aside = section.management_queues
+    if aside:
+        names = cpulist.render(range(min(aside, len(own))))
+        reason = f"management_queues={aside} keeps queue {names} as it is"
+        if aside >= len(own):
+            reason += f"; {link.name} has {len(own)}, so there is none to lay out"
+        draft.skip(link.name, WHOLE, "lanes", "left-alone", reason)
+    result = []
+    for lane in own[aside:]:
+        number = lane.queue.index
+        if lane.napi is None:
+            draft.skip(link.name, number, "lane", "unsupported", "no NAPI is known for the queue")
+        elif lane.shared_with is not None:
+            reason = f"its NAPI also serves queue {lane.shared_with} and goes with that"
+            draft.skip(link.name, number, "lane", "left-alone", reason)
+        else:
+            result.append(lane)
+    return result
+
+
+def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> dict[int, str]:
+    """Plan threaded modes; return the mode each queue will be in, where it changes or holds."""
+    wanted = {
+        lane.queue.index: rule.mode
+        for lane in managed
+        for rule in section.modes
+        if rule.covers(lane.queue.index)
+    }
+    capabilities = draft.view.snapshot.capabilities
+    reason = f"threaded={section.option('threaded')} in [{section.name}]"
+    if uapi.NETDEV_A_NAPI_THREADED not in capabilities.settable:
+        why = NO_PER_NAPI if capabilities.napi_set else NO_NAPI_SET
+        alike = len(set(wanted.values())) == 1 and len(wanted) == len(managed)
+        return _whole_device(draft, section, link, wanted, why, alike)
+    done = {}
+    for queue, mode in wanted.items():
+        if MODES.index(mode) > capabilities.max_threaded:
+            draft.skip(link.name, queue, f"threaded={mode}", "unsupported", NO_BUSY_POLL)
+            continue
+        draft.want(Target(link.name, queue, THREADED), mode, reason)
+        done[queue] = mode
+    return done
+
+
+def _whole_device(
+    draft: Draft, section: Section, link: Link, wanted: dict[int, str], why: str, alike: bool
+) -> dict[int, str]:
+    """Fall back to the device-wide sysfs file, which knows off and on.
+
+    alike: every managed queue is to be in the same mode, the only thing the file can express.
+    """
+    for queue, mode in wanted.items():
+        if mode == "busy-poll":
+            draft.skip(link.name, queue, "threaded=busy-poll", "unsupported", why)
+    rest = {queue: mode for queue, mode in wanted.items() if mode != "busy-poll"}
+    if not rest:
+        return {}
+    if not alike or link.threaded is None:
+        reason = f"{why}, and the device's threaded file sets all queues alike"
+        if link.threaded is None:
+            reason = f"{why}, and the device has no threaded file"
+        for queue, mode in rest.items():
+            draft.skip(link.name, queue, f"threaded={mode}", "unsupported", reason)
+        return {}
+    mode = next(iter(rest.values()))
+    reason = f"threaded={section.option('threaded')} in [{section.name}], device-wide: {why}"
+    draft.want(Target(link.name, WHOLE, THREADED), mode, reason)
+    if section.management_queues and mode == "on":
+        names = cpulist.render(range(section.management_queues))
+        draft.warnings.append(
+            f"{link.name}: {why}: threaded=on is set for the whole device, so management queue"
+            f" {names} is threaded too"
+        )
+    return rest
+
+
+def _timers(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> None:
+    wanted = {
+        DEFER: section.defer_hard_irqs,
+        FLUSH: section.gro_flush_timeout,
+        SUSPEND: section.irq_suspend_timeout,
+    }
+    for item, value in wanted.items():
+        if value is None or not managed:
+            continue
+        reason = f"{item.replace('-', '_')}={value} in [{section.name}]"
+        if ATTRIBUTE[item] in draft.view.snapshot.capabilities.settable:
+            for lane in managed:
+                draft.want(Target(link.name, lane.queue.index, item), value, reason)
+            continue
+        whole = Target(link.name, WHOLE, item)
+        if draft.view.read(whole) is None:
+            why = f"{NO_NAPI_SET}, and there is no device-wide file for it"
+            draft.skip(link.name, WHOLE, item, "unsupported", why)
+            continue
+        draft.want(whole, value, f"{reason}, device-wide: {NO_NAPI_SET}")
+        if section.management_queues:
+            draft.warnings.append(
+                f"{link.name}: {NO_NAPI_SET}: {item} is set for the whole device, management"
+                " queues included"
+            )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that places threads: CPU, scheduling class, and the refusals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from rxlane import cpulist, topology
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import (
+    CPUS,
+    REALTIME,
+    SCHED,
+    UNKNOWN_SCHED,
+    Lane,
+    Link,
+    Section,
+    Target,
+    Topology,
+    Value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A lane to be placed and the mode it will be in."""
+
+    section: Section
+    link: Link
+    lane: Lane
+    mode: str
+
+    @property
+    def realtime(self) -> bool:
+        return (self.section.sched or "").partition(":")[0] in REALTIME
+
+    @property
+    def polling(self) -> bool:
+        return self.mode == "busy-poll"
+
+
+class Draft(Protocol):
+    """What placing needs of the plan in the making; decide.Draft is it."""
+
+    @property
+    def warnings(self) -> list[str]: ...
+
+    def want(self, target: Target, value: Value, reason: str) -> None: ...
+
+    def skip(self, device: str, queue: int, item: str, kind: str, reason: str) -> None: ...
+
+
+def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> None:
+    """Plan CPU and class of every thread; raise REFUSED when the host would be endangered."""
+    threaded = [w for w in wanted if w.mode != "off"]
+    _report_softirq(draft, wanted)
+    placer = topology.Placer(host)
+    chosen: list[tuple[Wanted, tuple[int, ...]]] = []
+    turns: dict[str, int] = {}
+    for one in threaded:
+        _check_list(host, one)
+        cpus = _choose(placer, host, one, turns, [w for w in threaded if w.section == one.section])
+        chosen.append((one, cpus))
+    _check_realtime(host, chosen)
+    _check_pollers(draft, host, chosen)
+    for one, cpus in chosen:
+        _plan(draft, one, cpus)
+
+
+def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
+    """Report thread options that meet no thread, unless the section's own modes say why."""
+    for one in (w for w in wanted if not w.section.modes):
+        if one.mode == "off" and (one.section.cpus is not None or one.section.sched is not None):
+            device, queue = one.link.name, one.lane.queue.index
+            reason = "the queue is not threaded, so it has no thread"
+            draft.skip(device, queue, "thread settings", "left-alone", reason)
+
+
+def _refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
+    return RxlaneError(
+        Kind.REFUSED,
+        problem,
+        section=one.section.name,
+        option=option,
+        value=one.section.option(option) or None,
+        device=one.link.name,
+        queue=one.lane.queue.index,
+        remedy=remedy,
+    )
+
+
+def _check_list(host: Topology, one: Wanted) -> None:
+    bad = topology.unusable(host, one.section.cpus or ())
+    if bad is not None:
+        problem = f"CPU {bad[0]} {bad[1]}"
+        online = cpulist.render(host.online)
+        raise _refuse(one, "thread_cpus", problem, f"CPUs {online} are online")
+
+
+def _choose(
+    placer: topology.Placer,
+    host: Topology,
+    one: Wanted,
+    turns: dict[str, int],
+    section: list[Wanted],
+) -> tuple[int, ...]:
+    """Return the CPUs the thread may run on: one, or all online ones when none were asked for."""
+    given = one.section.cpus
+    if given is None:
+        return host.online
+    if given:
+        turn = turns.get(one.section.name, 0)
+        turns[one.section.name] = turn + 1
+        placer.taken[given[turn % len(given)]] += 1
+        return (given[turn % len(given)],)
+    pool = topology.pool(
+        host, one.polling or one.realtime, one.realtime, one.section.allow_realtime_cpu0
+    )
+    if not pool:
+        if one.realtime:
+            problem, remedy = topology.realtime_problem(host, host.online, False) or (
+                "there is no CPU for a real-time thread",
+                "give thread_cpus",
+            )
+            raise _refuse(one, "thread_policy", problem, remedy)
+        pool = host.online
+    _check_count(one, len(pool), section)
+    return (placer.take(pool, one.link.node, one.polling or one.realtime),)
+
+
+def _check_count(one: Wanted, cpus: int, section: list[Wanted]) -> None:
+    pollers = sum(1 for w in section if w.polling)
+    if one.polling and pollers > cpus:
+        problem = f"{pollers} busy-polling threads for {cpus} CPUs"
+        remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
+        raise _refuse(one, "thread_cpus", problem, remedy)
+
+
+def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:
+    taken: set[int] = set()
+    for one, cpus in chosen:
+        if not one.realtime:
+            continue
+        taken.update(cpus)
+        found = topology.realtime_problem(host, taken, one.section.allow_realtime_cpu0)
+        if found is not None:
+            problem, remedy = found
+            if one.section.cpus is None and len(host.online) > topology.HOUSEKEEPING_LEFT:
+                remedy = "set thread_cpus to auto or to the CPUs that real-time threads may have"
+            raise _refuse(one, "thread_policy", problem, remedy)
+
+
+def _check_pollers(
+    draft: Draft, host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]
+) -> None:
+    pollers = [(one, cpus) for one, cpus in chosen if one.polling]
+    used: Collection[int] = {n for _, cpus in pollers for n in cpus}
+    if len(pollers) > len(used):
+        one = pollers[len(used)][0]
+        problem = f"{len(pollers)} busy-polling threads for {len(used)} CPUs"
+        remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
+        raise _refuse(one, "thread_cpus", problem, remedy)
+    for one, cpus in pollers:
+        if len(cpus) > 1:
+            draft.warnings.append(
+                f"{one.link.name} queue {one.lane.queue.index}: a busy-polling thread without"
+                " thread_cpus takes a whole CPU wherever the scheduler puts it"
+            )
+    pinned = {cpus[0] for _, cpus in pollers if len(cpus) == 1}
+    pair = topology.siblings_among(host, pinned)
+    if pair is not None:
+        draft.warnings.append(
+            f"busy-polling threads on CPUs {pair[0]} and {pair[1]} share one core"
+        )
+
+
+def _plan(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> None:
+    device, queue, section = one.link.name, one.lane.queue.index, one.section
+    thread = one.lane.thread
+    if thread is not None and thread.policy in UNKNOWN_SCHED:
+        reason = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
+        draft.skip(device, queue, "thread settings", "unsupported", reason)
+        return
+    if section.cpus is not None:
+        reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
+        draft.want(Target(device, queue, CPUS), cpulist.render(cpus), reason)
+    if section.sched is not None:
+        reason = f"thread_policy={section.sched} in [{section.name}]"
+        draft.want(Target(device, queue, SCHED), section.sched, reason)

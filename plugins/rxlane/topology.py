@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which CPU a lane's thread goes to, and what real-time threads must not take. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from rxlane import cpulist
+from rxlane.model import Topology
+
+# CPUs that must stay for everything else once real-time threads have theirs: one may be busy with
+# an interrupt storm, and an operator still needs a shell.
+HOUSEKEEPING_LEFT = 2
+
+
+@dataclass(slots=True)
+class Placer:
+    """Hands out CPUs over all devices of a plan, so that devices do not pile up on one CPU."""
+
+    topology: Topology
+    taken: Counter[int] = field(default_factory=Counter)
+
+    def take(self, pool: Collection[int], node: int | None, exclusive: bool) -> int:
+        """Return the best CPU of a non-empty pool and count it as taken.
+
+        Least used first; then the device's own node; then for pollers isolated CPUs and cores
+        without another poller; then the lowest number.
+        """
+        best = min(pool, key=lambda n: self._cost(n, node, exclusive))
+        self.taken[best] += 1
+        return best
+
+    def _cost(self, number: int, node: int | None, exclusive: bool) -> tuple[int, ...]:
+        cpu = self.topology.cpu(number)
+        assert cpu is not None  # pools are made of this topology's CPUs
+        away = int(node is not None and cpu.node != node)
+        isolated = number in self.topology.isolated or number in self.topology.nohz_full
+        beside = sum(self.taken[s] for s in cpu.siblings if s != number)
+        return self.taken[number], away, int(exclusive and not isolated), beside, number
+
+
+def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
+    """Return the CPUs that `auto` chooses from; empty when there is none to give.
+
+    exclusive: a busy poller or a real-time thread, which wants a CPU for itself. cpu0: real-time
+    threads may use CPU 0.
+    """
+    online = topology.online
+    if not exclusive:
+        ordinary = topology.housekeeping or online
+        return tuple(n for n in ordinary if n != 0) or ordinary
+    isolated = tuple(n for n in online if n not in topology.housekeeping)
+    rest = tuple(n for n in topology.housekeeping if n != 0)
+    if realtime:
+        return _realtime_pool(topology, isolated, rest, cpu0)
+    return isolated + rest
+
+
+def _realtime_pool(
+    topology: Topology, isolated: tuple[int, ...], rest: tuple[int, ...], cpu0: bool
+) -> tuple[int, ...]:
+    """Isolated CPUs, plus as many housekeeping CPUs as may go, highest first.
+
+    Highest first leaves the low CPUs, where firmware and boot put interrupts, to the host.
+    """
+    spare = max(0, len(topology.housekeeping) - HOUSEKEEPING_LEFT)
+    given = isolated + tuple(sorted(sorted(rest, reverse=True)[:spare]))
+    return tuple(n for n in given if n != 0 or cpu0)
+
+
+def realtime_problem(
+    topology: Topology, cpus: Collection[int], cpu0: bool
+) -> tuple[str, str] | None:
+    """Return (problem, remedy) when real-time threads on these CPUs would endanger the host."""
+    online = topology.online
+    if len(online) <= HOUSEKEEPING_LEFT:
+        problem = (
+            f"a real-time thread needs a host of at least {HOUSEKEEPING_LEFT + 1} CPUs,"
+            f" this one has {len(online)}"
+        )
+        return problem, "use thread_policy=other with thread_nice"
+    if 0 in cpus and not cpu0:
+        return (
+            "a real-time thread could run on CPU 0, which carries the kernel's own work",
+            "keep CPU 0 out of thread_cpus or set allow_realtime_cpu0=1",
+        )
+    left = [n for n in topology.housekeeping if n not in cpus]
+    if not left:
+        return "real-time threads would take the last housekeeping CPU", "give fewer CPUs"
+    if len(left) < HOUSEKEEPING_LEFT:
+        problem = f"real-time threads would leave only CPU {cpulist.render(left)} for all else"
+        return problem, f"leave at least {HOUSEKEEPING_LEFT} housekeeping CPUs"
+    return None
+
+
+def unusable(topology: Topology, cpus: Sequence[int]) -> tuple[int, str] | None:
+    """Return the first CPU of the list that cannot be used, with the reason."""
+    for number in cpus:
+        cpu = topology.cpu(number)
+        if cpu is None:
+            return number, "does not exist"
+        if not cpu.online:
+            return number, "is offline"
+    return None
+
+
+def siblings_among(topology: Topology, cpus: Collection[int]) -> tuple[int, int] | None:
+    """Return two of the CPUs that share a core, None when all have a core each."""
+    for number in sorted(cpus):
+        cpu = topology.cpu(number)
+        for other in () if cpu is None else cpu.siblings:
+            if other > number and other in cpus:
+                return number, other
+    return None
