@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Write a plan, or bring the originals back. The journal is on disk before the first write.
+
+Two phases: NAPI settings, then thread settings, because the first creates the threads. After each
+phase everything is read back; a value that is not there fails the phase, and a failed apply undoes
+what it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from rxlane.decide import decide
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Store
+from rxlane.kernel import Kernel
+from rxlane.model import (
+    NAPI_ITEMS,
+    THREAD_ITEMS,
+    THREADED,
+    WHOLE,
+    Change,
+    Entry,
+    Journal,
+    Plan,
+    Policy,
+    Snapshot,
+    Target,
+    Value,
+)
+from rxlane.revert import Carried, carry, renamed
+from rxlane.settings import View
+from rxlane.verify import absence
+
+PHASES = (NAPI_ITEMS, THREAD_ITEMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """plan: what was decided. written: how many settings were written. notes: for the log."""
+
+    plan: Plan
+    written: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """written: settings put back. pending: settings that wait in the journal, with the reason."""
+
+    written: int
+    pending: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load_current(kernel: Kernel, store: Store) -> tuple[Journal | None, tuple[str, ...]]:
+    """Return this boot's journal; one of another boot is removed: its settings are gone."""
+    journal = store.load()
+    if journal is None or journal.boot_id == kernel.boot_id():
+        return journal, ()
+    store.remove()
+    return None, ("a journal of another boot was discarded",)
+
+
+def apply(
+    kernel: Kernel, store: Store, policy: Policy, scope: Collection[str] | None = None
+) -> Applied:
+    """Plan on the running host and write what differs.
+
+    scope: the devices for which this policy replaces earlier ones; None means all. Raises what
+    decide() raises with nothing written, and KERNEL or JOURNAL with everything undone.
+    """
+    with store.lock():
+        old, notes = load_current(kernel, store)
+        before = kernel.observe()
+        plan = decide(before, policy)
+        carried = carry(old, plan, before, scope)
+        if carried.changes:
+            _write(kernel, store, old, carried, before)
+        elif old is not None and carried.entries != old.entries:
+            store.save(Journal(old.boot_id, carried.entries))
+        return Applied(plan, len(carried.changes), notes)
+
+
+def _write(
+    kernel: Kernel, store: Store, old: Journal | None, carried: Carried, before: Snapshot
+) -> None:
+    boot, entries = kernel.boot_id(), carried.entries
+    store.save(Journal(boot, entries))
+    devices = {c.target.device for c in carried.changes}
+    undo = _present_values(View.of(before), carried.changes)
+    try:
+        for items in PHASES:
+            phase = [c for c in carried.changes if c.target.item in items]
+            if not phase:
+                continue
+            view = View.of(kernel.observe(devices))
+            optional = {t for t in carried.optional if view.read(t) is None}
+            phase = [c for c in phase if c.target not in optional]
+            born = _births(phase, view)
+            if born:
+                # What a new thread was born with is its original; known only now.
+                entries = tuple(_with_birth(e, born) for e in entries)
+                store.save(Journal(boot, entries))
+                undo = born | undo
+            _write_groups(kernel, view, [(c.target, c.after) for c in phase])
+            _read_back(kernel, devices, phase)
+    except (RxlaneError, OSError) as error:
+        _undo(kernel, store, old, undo, error)
+        raise
+
+
+def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value]:
+    """Return what an undo puts back: the changed settings, and the threads of changed modes.
+
+    A mode that goes off and on again has a new thread, which must get what the old one had.
+    """
+    targets = {c.target for c in changes}
+    modes = {(t.device, t.queue) for t in targets if t.item == THREADED}
+    for device, queue in view.lanes:
+        if (device, queue) in modes or (device, WHOLE) in modes:
+            targets.update(Target(device, queue, item) for item in THREAD_ITEMS)
+    found = ((target, view.read(target)) for target in sorted(targets))
+    return {target: value for target, value in found if value is not None}
+
+
+def _births(phase: Iterable[Change], view: View) -> dict[Target, Value]:
+    found = ((c.target, view.read(c.target)) for c in phase if c.before is None)
+    return {target: value for target, value in found if value is not None}
+
+
+def _with_birth(entry: Entry, born: dict[Target, Value]) -> Entry:
+    value = born.get(entry.target)
+    return replace(entry, before=value) if entry.before is None and value is not None else entry
+
+
+def _group(wanted: tuple[Target, Value]) -> tuple[str, int]:
+    return wanted[0].device, wanted[0].queue
+
+
+def _write_groups(kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]) -> None:
+    """Write what differs, one call for all settings of a queue or device that go together."""
+    differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
+    for (device, queue), group in groupby(differing, key=_group):
+        values = {target.item: value for target, value in group}
+        try:
+            _write_one(kernel, view, device, queue, values)
+        except RxlaneError as error:
+            if error.device is None:
+                error.device, error.queue = device, None if queue == WHOLE else queue
+            raise
+
+
+def _write_one(
+    kernel: Kernel, view: View, device: str, queue: int, values: dict[str, Value]
+) -> None:
+    if queue == WHOLE:
+        # decide() plans device-wide values only where the kernel has no per-NAPI ones. On such a
+        # kernel the threaded file is safe to write while the device is down; on others it is not.
+        link = view.links.get(device)
+        if link is None:
+            raise RxlaneError(Kind.NO_DEVICE, "device is gone")
+        kernel.write_device(link, values)
+        return
+    first = next(iter(values))
+    target = Target(device, queue, first)
+    lane = view.lane(target)
+    if lane is None or lane.napi is None or (first in THREAD_ITEMS and lane.thread is None):
+        raise RxlaneError(Kind.KERNEL, absence(view, target))
+    if first in THREAD_ITEMS:
+        assert lane.thread is not None
+        kernel.write_thread(lane.thread.pid, values)
+    else:
+        kernel.write_napi(lane.napi.napi_id, values)
+
+
+def _read_back(kernel: Kernel, devices: Collection[str], phase: Iterable[Change]) -> None:
+    view = View.of(kernel.observe(devices))
+    for change in phase:
+        found = view.read(change.target)
+        if found != change.after:
+            target = change.target
+            raise RxlaneError(
+                Kind.KERNEL,
+                f"{target.item} was set to {change.after} and reads"
+                f" {absence(view, target) if found is None else found}",
+                device=target.device,
+                queue=None if target.queue == WHOLE else target.queue,
+            )
+
+
+def _undo(
+    kernel: Kernel,
+    store: Store,
+    old: Journal | None,
+    undo: dict[Target, Value],
+    error: Exception,
+) -> None:
+    """Put back what was there before this apply; the journal stays when that fails."""
+    _, failed = put_back(kernel, undo)
+    if failed:
+        error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(failed)}")
+    elif old is None:
+        store.remove()
+    else:
+        store.save(old)
+
+
+def put_back(kernel: Kernel, values: dict[Target, Value]) -> tuple[int, list[str]]:
+    """Write values wherever they differ, going on after a failure.
+
+    Returns how many were written and one line for each that could not be. A setting without a
+    present value (its thread ended with the mode) needs nothing.
+    """
+    devices = {t.device for t in values}
+    written, failed = 0, []
+    for items in PHASES:
+        view = View.of(kernel.observe(devices))
+        due = [(t, v) for t, v in values.items() if t.item in items]
+        due = [(t, v) for t, v in due if view.read(t) not in (None, v)]
+        for _, group in groupby(sorted(due, key=_group), key=_group):
+            wanted = list(group)
+            try:
+                _write_groups(kernel, view, wanted)
+                written += len(wanted)
+            except (RxlaneError, OSError) as error:
+                failed.append(str(error))
+    return written, failed
+
+
+def rollback(kernel: Kernel, store: Store, devices: Collection[str] | None = None) -> RolledBack:
+    """Bring the journal's originals back, for some devices or all.
+
+    What cannot be written now (device down, queue gone) stays in the journal for the next
+    rollback; what no longer exists is forgotten.
+    """
+    with store.lock():
+        journal, notes = load_current(kernel, store)
+        if journal is None:
+            return RolledBack(0, (), notes)
+        before = kernel.observe()
+        here = renamed(journal.entries, before.links)
+        mine = [e for e in here if devices is None or e.device in devices]
+        goal = {e.target: e.before for e in mine if e.before is not None}
+        written, failed = put_back(kernel, goal)
+        waiting = _waiting(kernel.observe(), mine)
+        others = set(here).difference(mine)
+        kept = tuple(e for e in here if e in others or e.target in waiting)
+        _keep(store, journal, kept)
+        gone = len(journal.entries) - len(here)
+        if gone:
+            notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
+        reasons = tuple(f"{target}: {why}" for target, why in waiting.items())
+        return RolledBack(written, reasons, (*notes, *failed))
+
+
+def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
+    if not kept:
+        store.remove()
+    elif kept != journal.entries:
+        store.save(Journal(journal.boot_id, kept))
+
+
+def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
+    """Return the entries that are not at their original, with the reason."""
+    view = View.of(now)
+    result = {}
+    for entry in entries:
+        found = view.read(entry.target)
+        if found == entry.before:
+            continue
+        if found is not None:
+            if entry.before is not None:
+                result[entry.target] = f"is {found}, was {entry.before}"
+            continue
+        why = absence(view, entry.target)
+        if why != "queue has no thread" and entry.before is not None:
+            result[entry.target] = why
+    return result

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How to come back: the inverse of a plan, and what the journal must hold. Pure.
+
+Order of a revert: NAPI settings, last written first, then thread settings. Threads come last
+because restoring a mode may create the thread whose settings are to be restored; where restoring
+it ends the thread, there is nothing left to do for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rxlane.model import (
+    DISRUPTION,
+    NAPI_ITEMS,
+    THREAD_ITEMS,
+    THREADED,
+    WHOLE,
+    Change,
+    Entry,
+    Journal,
+    Link,
+    Plan,
+    Snapshot,
+    Target,
+)
+from rxlane.settings import View
+
+REASON = "original value"
+
+
+def revert(plan: Plan, before: Snapshot) -> Plan:
+    """Return the plan that undoes plan on a host that was as in before.
+
+    Settings of threads that did not exist before are left out: the thread goes with its mode, or
+    (on kernels that keep it) the journal's birth values put it back.
+    """
+    view = View.of(before)
+    undone = []
+    for change in reversed(plan.changes):
+        original = view.read(change.target)
+        if original is not None and original != change.after:
+            undone.append(Change(change.target, change.after, original, REASON, change.disruption))
+    return Plan(tuple(ordered(undone)))
+
+
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """Return NAPI settings before thread settings, otherwise in the given order."""
+    given = list(changes)
+    return [c for items in (NAPI_ITEMS, THREAD_ITEMS) for c in given if c.target.item in items]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What an apply is to do about an earlier one in this boot.
+
+    entries: the journal to write before the first change. changes: all that is to be written, the
+    plan's own and those that bring back settings which the new plan no longer wants. optional:
+    targets among the latter whose thread may be gone by then, which needs nothing.
+    """
+
+    entries: tuple[Entry, ...]
+    changes: tuple[Change, ...]
+    optional: frozenset[Target] = frozenset()
+
+
+def current_name(links: Iterable[Link], ifindex: int) -> str | None:
+    """Return the device's name today; an index is not used again within a boot."""
+    return next((link.name for link in links if link.ifindex == ifindex), None)
+
+
+def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
+    """Return the entries under their devices' present names; those of lost devices are left out."""
+    found = ((e, current_name(links, e.ifindex)) for e in entries)
+    return tuple(replace(e, device=name) for e, name in found if name is not None)
+
+
+def carry(
+    old: Journal | None, plan: Plan, now: Snapshot, scope: Collection[str] | None = None
+) -> Carried:
+    """Join a new plan with the journal of an earlier apply in this boot.
+
+    The true originals are those of the earlier journal. scope: the devices that the new plan
+    speaks for; None means all. Settings of other devices stay as they are.
+    """
+    view = View.of(now)
+    index = {link.name: link.ifindex for link in now.links}
+    known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
+    wanted = {c.target for c in (*plan.changes, *plan.holds)}
+    unwanted = {
+        target: entry
+        for target, entry in known.items()
+        if target not in wanted and (scope is None or target.device in scope)
+    }
+    back = _back(unwanted, view)
+    ending = {(c.target.device, c.target.queue) for c in back if c.after == "off"}
+    changes = [c for c in plan.changes if not _ends(c.target, ending)]
+    entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
+    for change in changes:
+        target, first = change.target, known.get(change.target)
+        before = change.before if first is None else first.before
+        entries[target] = Entry(
+            target.device, index[target.device], target.queue, target.item, before, change.after
+        )
+    for entry in _remembered(changes, view, index):
+        entries.setdefault(entry.target, entry)
+    optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
+    return Carried(tuple(entries.values()), tuple(ordered([*back, *changes])), optional)
+
+
+def _back(unwanted: Mapping[Target, Entry], view: View) -> list[Change]:
+    """Return the changes that bring back what an earlier apply wrote and nobody wants now."""
+    back = []
+    for target, entry in unwanted.items():
+        found = view.read(target)
+        waits = found is None and target.item not in THREAD_ITEMS  # device down: keep the entry
+        if entry.before is not None and found != entry.before and not waits:
+            disruption = DISRUPTION.get(target.item, "none")
+            back.append(Change(target, found, entry.before, REASON, disruption))
+    return back
+
+
+def _ends(target: Target, ending: Collection[tuple[str, int]]) -> bool:
+    """True for a thread setting whose thread ends because its mode goes back to off."""
+    if target.item not in THREAD_ITEMS:
+        return False
+    return (target.device, target.queue) in ending or (target.device, WHOLE) in ending
+
+
+def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
+    """Yield entries for threads that the plan ends: their CPU and class end with them."""
+    for change in changes:
+        if change.target.item != THREADED or change.after != "off":
+            continue
+        device, queue = change.target.device, change.target.queue
+        for own in (queue for name, queue in view.lanes if name == device):
+            if queue not in (own, WHOLE):
+                continue
+            for item in THREAD_ITEMS:
+                value = view.read(Target(device, own, item))
+                if value is not None:
+                    yield Entry(device, index[device], own, item, value, None)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Compare what was planned with what is there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rxlane.model import THREAD_ITEMS, WHOLE, Entry, Mismatch, Plan, Snapshot, Target, Value
+from rxlane.revert import renamed
+from rxlane.settings import View
+
+CHANGED = "another program or a driver reset changed it"
+
+
+def verify(plan: Plan, snapshot: Snapshot) -> tuple[Mismatch, ...]:
+    """Return every setting of the plan that is not as planned; unsupported ones do not count."""
+    return _compare(View.of(snapshot), ((c.target, c.after) for c in (*plan.changes, *plan.holds)))
+
+
+def verify_entries(entries: Iterable[Entry], snapshot: Snapshot) -> tuple[Mismatch, ...]:
+    """The same for what a journal says was written."""
+    given = [e for e in entries if e.after is not None]
+    here = renamed(given, snapshot.links)
+    known = {e.ifindex for e in here}
+    gone = [
+        Mismatch(e.target, e.after, None, "device is gone")
+        for e in given
+        if e.ifindex not in known and e.after is not None
+    ]
+    wanted = [(e.target, e.after) for e in here if e.after is not None]
+    return (*gone, *_compare(View.of(snapshot), wanted))
+
+
+def _compare(view: View, wanted: Iterable[tuple[Target, Value]]) -> tuple[Mismatch, ...]:
+    result = []
+    for target, expected in wanted:
+        found = view.read(target)
+        if found != expected:
+            cause = CHANGED if found is not None else absence(view, target)
+            result.append(Mismatch(target, expected, found, cause))
+    return tuple(result)
+
+
+def absence(view: View, target: Target) -> str:
+    """Say why a setting has no value."""
+    link = view.links.get(target.device)
+    if link is None:
+        return "device is gone"
+    if not link.up:
+        return "interface is down"
+    if target.queue == WHOLE:
+        return "kernel does not report it"
+    lane = view.lane(target)
+    if lane is None or lane.napi is None:
+        return "queue is gone"
+    return "queue has no thread" if target.item in THREAD_ITEMS else "kernel does not report it"
