@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The `rxlane` command.
+
+Exit status: 0 done, 1 something drifted, failed or could not be put back, 2 the request was
+refused and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rxlane import __version__
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Link, Plan, Policy, Snapshot
+
+SECTION = "rxlane"  # the section's name in messages about options from the command line
+STATE = "/var/lib/rxlane"
+SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
+
+
+def _options_help() -> str:
+    from rxlane.policy import OPTIONS
+
+    lines = [f"  {option.name:21}{option.hint}" for option in OPTIONS]
+    return "options (--option NAME=VALUE):\n" + "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rxlane",
+        description="Show and lay out receive lanes: queue, NAPI, IRQ, polling thread, CPU.",
+        epilog=_options_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"rxlane {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    _add(verbs, "map", "show the lanes of devices", devices=True, json=True)
+    plan = _add(verbs, "plan", "show what apply would change", devices=True, json=True)
+    _add_options(plan)
+    plan.add_argument("--snapshot", metavar="FILE", help="plan for a recorded host ('-' = stdin)")
+    applying = _add(verbs, "apply", "write the plan, originals go to the journal", devices=True)
+    _add_options(applying)
+    _add(verbs, "verify", "compare the host with what apply wrote", json=True)
+    _add(verbs, "rollback", "bring the originals back from the journal", devices=True)
+    record = _add(verbs, "record", "write a snapshot without addresses as JSON")
+    record.add_argument("file", nargs="?", help="file to write, stdout when left out")
+    for name in ("apply", "verify", "rollback"):
+        verbs.choices[name].add_argument(
+            "--state", default=STATE, metavar="DIR", help="the journal's directory (%(default)s)"
+        )
+    return parser
+
+
+def _add(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    text: str,
+    devices: bool = False,
+    json: bool = False,
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
+    if devices:
+        hint = "network device; all physical ones when left out"
+        parser.add_argument("devices", nargs="*", metavar="DEV", help=hint)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the [napi] section, see `rxlane --help`",
+    )
+
+
+def _resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
+    """Return the named links; NO_DEVICE for the first that is not there. Altnames count."""
+    from rxlane.netlink import resolve
+
+    found: dict[str, Link] = {}
+    for name in devices:
+        link = snapshot.link(name)
+        if link is None:
+            own = resolve(name)
+            link = None if own is None else snapshot.link(own)
+        if link is None:
+            raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name)
+        found[link.name] = link
+    return list(found.values())
+
+
+def _policy(args: argparse.Namespace, devices: Sequence[str]) -> Policy:
+    from rxlane.policy import parse_assignments, parse_section
+
+    options = parse_assignments(args.option, SECTION)
+    if not options:
+        problem = "no option is given, so there is nothing to do"
+        raise RxlaneError(Kind.OPTION, problem, remedy="give for instance --option threaded=on")
+    return Policy((parse_section(SECTION, devices, options),))
+
+
+def _report(plan: Plan) -> None:
+    for skip in plan.skips:
+        print(f"skipped: {skip}", file=sys.stderr)
+    for warning in plan.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _map(args: argparse.Namespace) -> int:
+    from rxlane import show
+    from rxlane.kernel import Linux
+
+    snapshot = Linux().observe()
+    if args.devices:
+        links = _resolve(args.devices, snapshot)
+    else:
+        # Without names: hardware, and whatever else has NAPIs, but not lo, bridges and the like.
+        links = [link for link in snapshot.links if link.physical or link.napis]
+    render = show.map_json if args.json else show.map_text
+    sys.stdout.write(render(snapshot, links))
+    return 0
+
+
+def _read_snapshot(name: str) -> Snapshot:
+    from rxlane import codec
+    from rxlane.model import FORMAT
+
+    try:
+        if name == "-":
+            text = sys.stdin.read(SNAPSHOT_LIMIT + 1)
+        else:
+            with open(name, encoding="utf-8") as stream:
+                text = stream.read(SNAPSHOT_LIMIT + 1)
+    except UnicodeDecodeError:
+        raise RxlaneError(Kind.FORMAT, f"{name}: not UTF-8") from None
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RxlaneError(Kind.FORMAT, f"{name}: {reason}") from None
+    if len(text) > SNAPSHOT_LIMIT:
+        raise RxlaneError(Kind.FORMAT, f"{name}: longer than {SNAPSHOT_LIMIT} bytes")
+    snapshot = codec.loads(Snapshot, text, name)
+    if snapshot.format != FORMAT:
+        raise RxlaneError(Kind.FORMAT, f"{name}: format {snapshot.format}, known is {FORMAT}")
+    return snapshot
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from rxlane import show
+    from rxlane.decide import decide
+
+    if args.snapshot:
+        snapshot, devices = _read_snapshot(args.snapshot), list(args.devices)
+    else:
+        from rxlane.kernel import Linux
+
+        snapshot = Linux().observe()
+        devices = [link.name for link in _resolve(args.devices, snapshot)]
+    plan = decide(snapshot, _policy(args, devices))
+    sys.stdout.write(show.plan_json(plan) if args.json else show.plan_text(plan))
+    return 0
+
+
+def _need_root() -> None:
+    if os.geteuid() != 0:
+        raise RxlaneError(Kind.REFUSED, "changing settings needs root", remedy="use sudo")
+
+
+def _apply(args: argparse.Namespace) -> int:
+    from rxlane.apply import apply
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+
+    kernel = Linux()
+    devices = [link.name for link in _resolve(args.devices, kernel.observe())]
+    policy = _policy(args, devices)
+    _need_root()
+    done = apply(kernel, Store(args.state), policy, devices or None)
+    _report(done.plan)
+    for note in done.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from rxlane import show
+    from rxlane.apply import load_current
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+    from rxlane.verify import verify_entries
+
+    kernel, store = Linux(), Store(args.state)
+    _need_root()
+    with store.lock():
+        journal, _ = load_current(kernel, store)
+    entries = () if journal is None else journal.entries
+    found = verify_entries(entries, kernel.observe())
+    render = show.verify_json if args.json else show.verify_text
+    sys.stdout.write(render(len(entries), found))
+    return 1 if found else 0
+
+
+def _rollback(args: argparse.Namespace) -> int:
+    from rxlane.apply import rollback
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+
+    kernel = Linux()
+    devices = [link.name for link in _resolve(args.devices, kernel.observe())]
+    _need_root()
+    done = rollback(kernel, Store(args.state), devices or None)
+    for note in done.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for line in done.pending:
+        print(f"not put back: {line}", file=sys.stderr)
+    print(f"{done.written} settings put back")
+    return 1 if done.pending else 0
+
+
+def _record(args: argparse.Namespace) -> int:
+    from rxlane import codec
+    from rxlane.kernel import Linux
+
+    text = codec.dumps(Linux().observe())
+    if args.file is None or args.file == "-":
+        sys.stdout.write(text)
+        return 0
+    try:
+        Path(args.file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RxlaneError(Kind.FORMAT, f"{args.file}: {reason}") from None
+    return 0
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "map": _map,
+    "plan": _plan,
+    "apply": _apply,
+    "verify": _verify,
+    "rollback": _rollback,
+    "record": _record,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; every failure is one line on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        status = VERBS[args.verb](args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # `rxlane map | head`: the reader left; keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except RxlaneError as error:
+        print(f"rxlane: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"rxlane: {note}", file=sys.stderr)
+        return 2 if error.kind.refused or error.kind is Kind.FORMAT else 1
+    except OSError as error:
+        print(f"rxlane: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
