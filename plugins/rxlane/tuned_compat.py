@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the TuneD plugins share, and the only file that knows how TuneD versions differ.
+
+Imports nothing of TuneD: the plugins hand over plain values and log what a Report says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rxlane.apply import apply, rollback
+from rxlane.decide import decide
+from rxlane.errors import RxlaneError
+from rxlane.journal import DIRECTORY, Store
+from rxlane.kernel import Kernel, Linux
+from rxlane.model import Plan, Policy, Section
+from rxlane.policy import parse_section
+from rxlane.settings import View
+from rxlane.verify import CHANGED, absence
+
+NEEDS = "rxlane's TuneD plugins need TuneD 2.25 or newer: this one cannot order plugin instances"
+
+
+def unsupported(create_instance: Callable[..., object]) -> str | None:
+    """Return why this TuneD cannot run the plugins, None when it can.
+
+    create_instance: TuneD's own Plugin.create_instance. It took no priority up to 2.21, which the
+    plugins' constructor of instances relies on.
+    """
+    return None if "priority" in inspect.signature(create_instance).parameters else NEEDS
+
+
+def is_hardware(device_path: str) -> bool:
+    """Tell a hardware or virtual machine's device by its sysfs path from veth, tap, netdevsim."""
+    return re.search(r"/(?:virtual|netdevsim\d*)/", device_path) is None
+
+
+def exact_names(expression: str | None) -> tuple[str, ...]:
+    """Return the names in a `devices=` expression that are no pattern and not negated."""
+    words = re.split(r"[\s,]+", expression or "")
+    return tuple(w for w in words if w and not re.search(r"[!*?\[]", w))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error."""
+
+    ok: bool
+    lines: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A TuneD instance as the plugin knows it; options that are None or empty are left alone."""
+
+    name: str
+    devices: frozenset[str]
+    options: tuple[tuple[str, str | None], ...]
+
+
+def _policy(rows: Iterable[Row]) -> Policy:
+    return Policy(tuple(_section(row) for row in rows))
+
+
+def _section(row: Row) -> Section:
+    given = {key: _unquote(value) for key, value in row.options if value is not None}
+    return parse_section(row.name, sorted(row.devices), given)
+
+
+def _unquote(value: str) -> str:
+    return re.sub(r'^"(.*)"$', r"\1", str(value).strip())
+
+
+def _failure(error: Exception) -> Report:
+    notes = getattr(error, "__notes__", ())
+    return Report(False, (("error", str(error)), *(("error", note) for note in notes)))
+
+
+def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
+    skips = [
+        ("warning" if skip.kind == "unsupported" else "info", str(skip)) for skip in plan.skips
+    ]
+    return (*skips, *(("warning", text) for text in plan.warnings))
+
+
+class Adapter:
+    """Runs the library for a plugin: every failure becomes one line of a Report, never a raise."""
+
+    def __init__(
+        self, state: str | Path = DIRECTORY, open_kernel: Callable[[], Kernel] = Linux
+    ) -> None:
+        self._store = Store(state)
+        # Opened for each use: TuneD's daemon lives for months, a socket need not.
+        self._open_kernel = open_kernel
+
+    def apply(self, rows: Iterable[Row]) -> Report:
+        """Write one plan for all sections. Originals of a killed TuneD are carried over."""
+        try:
+            done = apply(self._open_kernel(), self._store, _policy(rows))
+        except (RxlaneError, OSError) as error:
+            return _failure(error)
+        lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
+        count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
+        return Report(True, (*lines, ("info", count)))
+
+    def verify(self, rows: Iterable[Row], devices: Collection[str]) -> Report:
+        """Compare the devices with what a plan for all sections wants now."""
+        try:
+            snapshot = self._open_kernel().observe()
+            plan = decide(snapshot, _policy(rows))
+        except (RxlaneError, OSError) as error:
+            return _failure(error)
+        view = View.of(snapshot)
+        lines: list[tuple[str, str]] = []
+        for change in (c for c in plan.changes if c.target.device in devices):
+            found = view.read(change.target)
+            cause = CHANGED if found is not None else absence(view, change.target)
+            text = f"{change.target} is {found}, expected {change.after} ({cause})"
+            lines.append(("error", f"verify: failed: {text}"))
+        ok = not lines
+        for held in (c for c in plan.holds if c.target.device in devices):
+            lines.append(("info", f"verify: passed: {held.target} = {held.after}"))
+        skips = [s for s in plan.skips if s.device in devices]
+        lines += [("info", f"verify: not compared: {skip}") for skip in skips]
+        return Report(ok, tuple(lines))
+
+    def rollback(self, devices: Collection[str] | None = None) -> Report:
+        """Bring originals back for some devices, or all that the journal holds."""
+        try:
+            done = rollback(self._open_kernel(), self._store, devices)
+        except (RxlaneError, OSError) as error:
+            return _failure(error)
+        lines = [("info", note) for note in done.notes]
+        lines += [("warning", f"not put back: {line}") for line in done.pending]
+        count = f"{done.written} settings put back"
+        return Report(not done.pending, (*lines, ("info", count)))
