@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""kernel-patches/BASE: which exact source a series is for, and the patches of the series."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import apt
+from lab.paths import PATCHES
+from lab.progress import step, tool
+
+BASES = ("6.12", "7.2")
+
+
+class BadBase(Exception):
+    """A BASE or series file that cannot be understood."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """One BASE file: the source package, the exact version, the patches in their order."""
+
+    name: str
+    package: str
+    version: str
+    patches: tuple[Path, ...]
+
+
+def read_base(name: str) -> Base:
+    folder = PATCHES / name
+    if not (folder / "BASE").exists():
+        raise BadBase(f"unknown base {name}: there are {', '.join(BASES)}")
+    lines = (folder / "BASE").read_text().splitlines()
+    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    missing = {"package", "version"} - values.keys()
+    if missing:
+        raise BadBase(f"{folder / 'BASE'} lacks {', '.join(sorted(missing))}")
+    listed = (folder / "series").read_text().split() if (folder / "series").exists() else []
+    patches = tuple(folder / patch for patch in listed)
+    for patch in patches:
+        if not patch.exists():
+            raise BadBase(f"{folder / 'series'} names {patch.name}, which is not there")
+    return Base(name, values["package"], values["version"], patches)
+
+
+def newest(base: Base) -> str:
+    return apt.offered(base.package)[0][0]
+
+
+def unpack(base: Base, version: str, target: Path) -> None:
+    """Lays Debian's kernel source of this version into the empty folder ``target``."""
+    deb = apt.download(base.package, version)
+    holder = target.with_name(f"{target.name}.deb")
+    with step(f"unpacking {base.package} {version}"):
+        tool(["dpkg-deb", "-x", deb, holder])
+        archive = next((holder / "usr/src").glob("linux-source-*.tar.xz"))
+        target.mkdir(parents=True, exist_ok=True)
+        tool(["tar", "-xf", archive, "-C", target, "--strip-components=1"])
+        tool(["rm", "-rf", holder])
+
+
+def apply_series(base: Base, tree: Path) -> None:
+    """Every patch with fuzz 0; the first that does not apply ends it with patch's own words."""
+    for patch in base.patches:
+        tool(["patch", "-p1", "-F0", "-s", "--no-backup-if-mismatch", "-i", patch], cwd=tree)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernels to boot: built from Debian's source with our series, or Debian's own, prebuilt.
+
+Builds are kept by the hash of source version, patches, configuration and compiler.
+"""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import apt
+from lab.base import Base, apply_series, read_base, unpack
+from lab.cache import built, digest
+from lab.paths import KCONFIG, cache
+from lab.progress import StepFailed, say, step, tool
+
+# flavour -> the fragments merged over `make allnoconfig`, later ones winning.
+FLAVOURS: dict[str, tuple[str, ...]] = {
+    "fast": ("fast",),  # PREEMPT_DYNAMIC
+    "debug": ("fast", "debug"),
+    "none": ("fast", "none"),
+    "preempt": ("fast", "preempt"),
+    "lazy": ("fast", "lazy"),
+    "rt": ("fast", "rt"),
+    "rt-debug": ("fast", "debug", "rt"),
+}
+# Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
+BASE_FLAVOURS = {
+    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug"),
+    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug"),
+}
+
+
+@dataclass(frozen=True)
+class KernelImage:
+    """What QEMU boots. ``initrd`` and the root's package come with Debian's own kernels only."""
+
+    bzimage: Path
+    release: str
+    base: str
+    flavour: str
+    patched: bool
+    initrd: Path | None = None
+    root_package: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.release} ({self.flavour}, {'patched' if self.patched else 'stock'})"
+
+
+def fragments(base: str, flavour: str) -> list[Path]:
+    if flavour not in BASE_FLAVOURS[base]:
+        known = ", ".join(BASE_FLAVOURS[base])
+        raise ValueError(f"base {base} has no flavour {flavour!r}: there are {known}")
+    return [KCONFIG / name for name in FLAVOURS[flavour]]
+
+
+def wanted_options(text: str) -> dict[str, str]:
+    """{"CONFIG_X": "y", "CONFIG_Z": "n"} of a fragment; its comments are left out."""
+    options = {}
+    for line in text.splitlines():
+        if line.startswith("# CONFIG_") and line.endswith(" is not set"):
+            options[line.split()[1]] = "n"
+        elif line.startswith("CONFIG_"):
+            name, value = line.split("=", 1)
+            options[name] = value.strip()
+    return options
+
+
+def not_held(wanted: dict[str, str], config: str) -> list[str]:
+    """The options that olddefconfig did not take over as asked."""
+    held = wanted_options(config)
+    return [f"{name}={value}" for name, value in wanted.items() if held.get(name, "n") != value]
+
+
+def compiler() -> list[str]:
+    """make's words for the compiler, through ccache where there is one."""
+    return ["CC=ccache gcc"] if shutil.which("ccache") else []
+
+
+def build_environment() -> dict[str, str]:
+    """Nothing of the machine in the image: same user, host and time for every build."""
+    return {
+        **os.environ,
+        "KBUILD_BUILD_USER": "rxlane",
+        "KBUILD_BUILD_HOST": "lab",
+        "KBUILD_BUILD_TIMESTAMP": "2026-01-01",
+        "CCACHE_DIR": str(cache("ccache")),
+        "LC_ALL": "C",
+    }
+
+
+def configure(tree: Path, base: str, flavour: str) -> None:
+    """.config of the flavour; StepFailed when an option asked for is not in the outcome."""
+    wanted: dict[str, str] = {}
+    for part in fragments(base, flavour):
+        wanted.update(wanted_options(part.read_text()))
+    asked = tree / "lab.config"
+    asked.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
+    env = {**build_environment(), "KCONFIG_ALLCONFIG": str(asked)}
+    tool(["make", "-s", *compiler(), "allnoconfig"], cwd=tree, env=env)
+    lost = not_held(wanted, (tree / ".config").read_text())
+    if lost:
+        raise StepFailed(f"{base} {flavour}: the kernel's Kconfig did not take {' '.join(lost)}")
+
+
+def compile_kernel(base: Base, version: str, flavour: str, patched: bool, out: Path) -> None:
+    tree = cache("build") / f"{base.name}-{flavour}-{os.getpid()}"
+    shutil.rmtree(tree, ignore_errors=True)
+    log = out / "build.log"
+    label = f"{base.name} {version} {flavour} {'patched' if patched else 'stock'}"
+    try:
+        unpack(base, version, tree)
+        if patched:
+            apply_series(base, tree)
+        configure(tree, base.name, flavour)
+        jobs = f"-j{os.cpu_count() or 2}"
+        env = build_environment()
+        with step(f"building kernel {label} ({jobs}; the first build takes minutes)"):
+            tool(["make", jobs, *compiler(), "bzImage"], cwd=tree, env=env, log=log)
+        shutil.copy(tree / "arch/x86/boot/bzImage", out / "bzImage")
+        shutil.copy(tree / ".config", out / "config")
+        release = (tree / "include/config/kernel.release").read_text()
+        (out / "release").write_text(release)
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+def build(base: str = "6.12", flavour: str = "fast", patched: bool = True) -> KernelImage:
+    """The kernel image, from the cache or built now.
+
+    Raises StepFailed with the tail of the tool's output when a patch does not apply, an
+    option does not hold or the build fails.
+    """
+    known = read_base(base)
+    version = apt.choose(known.package, known.version)
+    patches = [patch.read_bytes() for patch in known.patches] if patched else []
+    configs = [part.read_bytes() for part in fragments(base, flavour)]
+    key = digest([known.package, version, *patches, "|", *configs, tool(["gcc", "--version"])])
+    found = built("kernels", key, lambda out: compile_kernel(known, version, flavour, patched, out))
+    release = (found / "release").read_text().strip()
+    return KernelImage(found / "bzImage", release, base, flavour, patched)
+
+
+def prebuilt_package(base: str) -> tuple[str, str]:
+    """(package, version) of Debian's newest amd64 image of this series, for Debian 13."""
+    pattern = rf"^linux-image-{base.replace('.', '[.]')}[.][0-9]+[+]deb13-amd64$"
+    names = tool(["apt-cache", "pkgnames", f"linux-image-{base}."], env=apt.state()).split()
+    rows = [(apt.offered(name)[0][0], name) for name in names if re.match(pattern, name)]
+    if not rows:
+        raise apt.NoPackage(f"no release that apt reaches offers a linux-image of {base} for amd64")
+
+    def order(row: tuple[str, str]) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", row[0])]
+
+    version, package = max(rows, key=order)
+    return package, version
+
+
+def debian_prebuilt(base: str) -> KernelImage:
+    """Debian's own kernel: installed into a root of its own, its modules and initrd with it."""
+    from lab.rootfs import debian_root
+
+    package, version = prebuilt_package(base)
+    say(f"Debian's own kernel: {package} {version}")
+    folder = debian_root(package, version)
+    release = package.removeprefix("linux-image-")
+    return KernelImage(
+        folder / "vmlinuz", release, base, "debian", False, folder / "initrd", package
+    )
