@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lab's own network namespace with the taps of one guest; nothing leaves it."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab.progress import tool
+from lab.rootfs import NICS
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One tap: its name in the namespace, the guest NIC's MAC, its queues."""
+
+    nic: str
+    name: str
+    mac: str
+    queues: int
+
+
+class Network:
+    """A network namespace named after the guest; ``taps`` are made with it and go with it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.taps: list[Tap] = []
+
+    def create(self, nics: Sequence[tuple[str, int]]) -> None:
+        """``nics``: (kind of NICS, queues). The host side of each net gets its .1 address."""
+        tool(["ip", "netns", "add", self.name])
+        self._ip("link", "set", "lo", "up")
+        for kind, queues in nics:
+            mac, address = NICS[kind]
+            tap = Tap(kind, f"t-{kind}", mac, queues)
+            many = ["multi_queue"] if queues > 1 else []
+            self._ip("tuntap", "add", tap.name, "mode", "tap", *many)
+            host_side = address.replace(".2/", ".1/")
+            self._ip("address", "add", host_side, "dev", tap.name)
+            self._ip("link", "set", tap.name, "up")
+            self.taps.append(tap)
+
+    def delete(self) -> None:
+        subprocess.run(["ip", "netns", "delete", self.name], capture_output=True, check=False)
+
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """The words that run ``argv`` in the namespace."""
+        return ["ip", "netns", "exec", self.name, *argv]
+
+    def _ip(self, *words: str) -> None:
+        tool(["ip", "-netns", self.name, *words])

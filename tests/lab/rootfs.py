@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guests' Debian 13 root: made by mmdebstrap, kept as an ext4 image, never written to.
+
+A guest boots it through a snapshot, so every boot starts from the same bytes.
+"""
+
+import shutil
+from pathlib import Path
+
+from lab import apt
+from lab.cache import built, digest
+from lab.progress import step, tool
+
+SUITE = "trixie"
+IMAGE_SIZE = "3G"
+# What the guest needs, and why.
+PACKAGES = (
+    "systemd-sysv", "udev", "dbus",  # the init and device manager under test
+    "tuned", "irqbalance",  # what rxlane plugs into, and what works against it
+    "ethtool", "iproute2", "iputils-ping", "procps", "util-linux", "kmod",  # the tools
+    "netperf", "iperf3",  # load
+    "python3", "python3-pyroute2", "python3-yaml",  # the library's dependencies
+    "qemu-guest-agent",  # the channel on which results leave
+    "apt", "man-db",  # packages are installed and manuals read there
+)  # fmt: skip
+NETWORK = """[Match]
+MACAddress={mac}
+
+[Network]
+Address={address}
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+LLDP=no
+"""
+# MAC and guest address of each NIC of the lab; lab.net gives the host the .1 of each net.
+NICS = {
+    "virtio": ("52:54:00:77:00:02", "10.77.0.2/24"),
+    "e1000e": ("52:54:00:77:01:02", "10.77.1.2/24"),
+    "vmxnet3": ("52:54:00:77:02:02", "10.77.2.2/24"),
+    "igb": ("52:54:00:77:03:02", "10.77.3.2/24"),
+}
+# Never ready in a guest without the outside, or work that only takes the test's time.
+MASKED = (
+    "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "man-db.timer",
+    "e2scrub_all.timer", "fstrim.timer", "systemd-networkd-wait-online.service",
+    "systemd-tmpfiles-clean.timer",
+)  # fmt: skip
+
+
+def customise(root: Path) -> None:
+    """What a lab guest has beyond its packages: addresses, the share's mount point, no pager."""
+    network = root / "etc/systemd/network"
+    network.mkdir(parents=True, exist_ok=True)
+    for name, (mac, address) in NICS.items():
+        text = NETWORK.format(mac=mac, address=address)
+        (network / f"10-lab-{name}.network").write_text(text)
+    (root / "etc/hostname").write_text("guest\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost guest\n")
+    (root / "etc/fstab").write_text(
+        "/dev/vda / ext4 defaults 0 0\n"
+        "LABEL=rxshare /mnt/share ext4 ro,nofail,x-systemd.device-timeout=20s 0 0\n"
+    )
+    (root / "mnt/share").mkdir(parents=True, exist_ok=True)
+    # TuneD comes up without a profile, so that "before" is the kernel's own state.
+    (root / "etc/tuned").mkdir(exist_ok=True)
+    (root / "etc/tuned/active_profile").write_text("\n")
+    (root / "etc/tuned/profile_mode").write_text("manual\n")
+    for unit in MASKED:
+        link = root / "etc/systemd/system" / unit
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
+    wants = root / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(parents=True, exist_ok=True)
+    unit_file = wants / "systemd-networkd.service"
+    unit_file.unlink(missing_ok=True)
+    unit_file.symlink_to("/usr/lib/systemd/system/systemd-networkd.service")
+
+
+def bootstrap(root: Path, extra: tuple[str, ...], sources: list[str]) -> None:
+    packages = ",".join([*PACKAGES, *extra])
+    tool(
+        ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet",
+         f"--include={packages}",
+         "--aptopt=APT::Install-Recommends \"false\"",
+         "--dpkgopt=path-exclude=/usr/share/locale/*",
+         "--dpkgopt=path-exclude=/usr/share/doc/*/examples/*",
+         SUITE, root, *sources],
+    )  # fmt: skip
+
+
+def source_lines() -> list[str]:
+    found = apt.mirrors()
+    signed = f"[signed-by={apt.KEYRING}]"
+    suites = (SUITE, f"{SUITE}-updates", f"{SUITE}-backports")
+    lines = [f"deb {signed} {found['Debian']} {suite} main non-free" for suite in suites]
+    if "Debian-Security" in found:
+        lines.append(f"deb {signed} {found['Debian-Security']} {SUITE}-security main")
+    return lines
+
+
+def make_image(root: Path, image: Path) -> None:
+    tool(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "rxroot", "-O", "^has_journal",
+          "-d", root, image, IMAGE_SIZE])  # fmt: skip
+
+
+def make_root(out: Path, extra: tuple[str, ...], label: str) -> None:
+    root = out / "root"
+    with step(f"making the Debian 13 root {label}"):
+        try:
+            bootstrap(root, extra, source_lines())
+            customise(root)
+            for name in ("vmlinuz", "initrd"):
+                for found in (root / "boot").glob(f"{name}*-*"):
+                    shutil.copy(found, out / name)
+            make_image(root, out / "root.ext4")
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def key_of(extra: tuple[str, ...]) -> str:
+    """Changes when the package list, this file or the TuneD that is offered changes."""
+    return digest([Path(__file__).read_bytes(), *PACKAGES, *extra, tuned_version()])
+
+
+def tuned_version() -> str:
+    return next(v for v, suite in apt.offered("tuned") if suite == SUITE)
+
+
+def root_image() -> Path:
+    """The ext4 image for kernels of our own (drivers built in, so it holds no modules)."""
+    return built("roots", key_of(()), lambda out: make_root(out, (), "")) / "root.ext4"
+
+
+def debian_root(package: str, version: str) -> Path:
+    """Folder with root.ext4, vmlinuz and initrd of Debian's own kernel package."""
+    extra = (package, "initramfs-tools", "zstd")
+    return built(
+        "roots", key_of((*extra, version)), lambda out: make_root(out, extra, f"with {package}")
+    )
+
+
+def share_image(paths: list[Path], folder: Path) -> Path:
+    """A read-only ext4 disk labelled rxshare that holds the given files and folders by name."""
+    content = folder / "share"
+    content.mkdir()
+    for path in paths:
+        if path.is_dir():
+            shutil.copytree(path, content / path.name)
+        else:
+            shutil.copy(path, content / path.name)
+    image = folder / "share.ext4"
+    tool(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "rxshare", "-d", content, image, "64M"])
+    return image

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a sick kernel prints. Pure: console text in, offending lines out."""
+
+import re
+
+PATTERNS = re.compile(
+    r"""
+    \bBUG:\s | \bWARNING:\s | kernel\ BUG\ at | \bRIP:\s | Call\ Trace: | Oops:\s
+    | Kernel\ panic | INFO:\ task\ .*\ blocked\ for | blocked\ for\ more\ than
+    | detected\ stall | self-detected\ stall | rcu_tasks.*stall | RCU\ Stall
+    | possible\ (recursive|circular)\ locking | possible\ irq\ lock\ inversion
+    | suspicious\ RCU\ usage | sleeping\ function\ called | scheduling\ while\ atomic
+    | inconsistent\ lock\ state | held\ lock\ freed | bad\ unlock\ balance
+    | KASAN: | KFENCE: | UBSAN: | kmemleak:\ \d+\ new\ suspected | ODEBUG: | soft\ lockup
+    | hard\ LOCKUP | refcount_t: | unregister_netdevice:\ waiting
+    """,
+    re.VERBOSE,
+)
+# Said by a healthy kernel: sentences that merely contain one of the words above.
+HARMLESS = re.compile(
+    r"WARNING: (memory corruption check|Image Not Supported)"
+    r"|unprivileged eBPF is enabled|software IO TLB"
+    r"|clocksource: .*WARNING|kmemleak: Kernel memory leak detector initialized"
+)
+
+
+def splats(console: str) -> list[str]:
+    """The lines of ``console`` that tell of a kernel fault, in order."""
+    return [
+        line for line in console.splitlines() if PATTERNS.search(line) and not HARMLESS.search(line)
+    ]

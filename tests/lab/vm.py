@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One guest: QEMU with the lab's NICs, spoken to through its guest agent.
+
+QEMU is called directly. virtme-ng 1.42 was tried for it (`--root-disk --systemd --numa`): it
+boots the guest read-only with overlays and units of its own over 9p exports of this machine and
+keeps the console on its standard output, whereas here the guest must be a Debian 13 as installed,
+writable, with the console in a file and power cuts over QMP.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from lab import accel
+from lab.cache import digest
+from lab.kernel import KernelImage
+from lab.net import Network
+from lab.paths import BUILD
+from lab.progress import say, step
+from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
+from lab.rootfs import root_image, share_image
+from lab.splat import splats
+
+BOOT_S = {"kvm": 90.0, "tcg": 300.0}
+CONSOLE_TAIL = 30
+
+
+class GuestLost(Exception):
+    """The VM hung, died or never came up: nothing is known about what was tested in it."""
+
+
+class CommandFailed(Exception):
+    """The guest is well; a command in it (or on the host's side of it) failed."""
+
+    def __init__(self, done: Completed) -> None:
+        self.done = done
+        output = (done.stdout + done.stderr).strip()
+        super().__init__(f"`{' '.join(done.argv)}` ended with {done.rc}: {output}")
+
+
+class Splat(Exception):
+    """The guest's kernel reported a fault."""
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """What machine the guest is. sockets × cores × threads must be cpus when given."""
+
+    cpus: int = 1
+    sockets: int = 1
+    cores: int = 0
+    threads: int = 1
+    numa: int = 1
+    memory_mb: int = 1024
+    queues: int = 4
+    e1000e: bool = False
+    vmxnet3: bool = False
+    igb: bool = False
+    extra_cmdline: str = ""
+    share: list[Path] = field(default_factory=list)
+
+    def nics(self) -> list[tuple[str, int]]:
+        extra = ("e1000e", "vmxnet3", "igb")
+        return [("virtio", self.queues), *((n, 1) for n in extra if getattr(self, n))]
+
+
+class Guest:
+    """Context manager of a booted guest. On failure the console log is kept and named."""
+
+    def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
+        self.kernel, self.spec = kernel, spec
+        self.accel = accel.choose(kernel.bzimage)
+        BUILD.mkdir(exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
+        self.console = self.folder / "console.log"
+        self._network = Network(f"rxlane-{digest([str(self.folder)])[:8]}")
+        self._qemu: subprocess.Popen[bytes] | None = None
+        self._agent: Agent | None = None
+        self._nic = ""
+
+    @property
+    def netns(self) -> str:
+        return self._network.name
+
+    @property
+    def nic(self) -> str:
+        """The guest's name of its virtio NIC."""
+        if not self._nic:
+            rows = self.run(["ip", "-brief", "link"]).stdout.splitlines()
+            mac = self._network.taps[0].mac
+            self._nic = next(row.split()[0] for row in rows if mac in row)
+        return self._nic
+
+    def __enter__(self) -> "Guest":
+        try:
+            self._network.create(self.spec.nics())
+            with step(f"booting {self.kernel.name}, {self.spec.cpus} CPUs, {self.accel}"):
+                self._start()
+                self._wait_for_boot()
+        except BaseException:
+            self._stop(keep=True)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop(keep=kind is not None)
+
+    def run(self, argv: list[str], timeout: float = 120, check: bool = True) -> Completed:
+        """Runs a command in the guest.
+
+        Raises CommandFailed when it fails (and ``check``) or does not end within ``timeout``
+        seconds, GuestLost when the guest no longer answers.
+        """
+        try:
+            done = self._live_agent().run([str(word) for word in argv], timeout)
+        except CommandTimeout as late:
+            raise CommandFailed(Completed(tuple(argv), 124, "", str(late))) from late
+        except AgentSilent as silent:
+            raise self._lost(str(silent)) from silent
+        if check and done.rc != 0:
+            raise CommandFailed(done)
+        return done
+
+    def put(self, source: Path | bytes, path: str, mode: int = 0o644) -> None:
+        """Writes a file (or bytes) to ``path`` in the guest."""
+        data = source if isinstance(source, bytes) else source.read_bytes()
+        try:
+            self._live_agent().write(path, data)
+        except AgentSilent as silent:
+            raise self._lost(str(silent)) from silent
+        if not path.startswith("/proc/") and not path.startswith("/sys/"):
+            self.run(["chmod", f"{mode:o}", path])
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._live_agent().read(path)
+        except AgentSilent as silent:
+            raise self._lost(str(silent)) from silent
+
+    def host(self, argv: list[str], timeout: float = 120, check: bool = True) -> Completed:
+        """Runs a command on this machine, inside the guest's network namespace."""
+        words = self._network.inside([str(word) for word in argv])
+        raw = subprocess.run(
+            words, capture_output=True, text=True, timeout=timeout, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        done = Completed(tuple(argv), raw.returncode, raw.stdout, raw.stderr)
+        if check and done.rc != 0:
+            raise CommandFailed(done)
+        return done
+
+    def popen(self, argv: list[str]) -> "subprocess.Popen[str]":
+        """Starts a command on this machine, inside the guest's network namespace."""
+        return subprocess.Popen(
+            self._network.inside([str(word) for word in argv]),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def console_text(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def check_splats(self) -> None:
+        """Raises Splat with the lines when console or kernel log hold a kernel's complaint."""
+        found = splats(self.console_text()) or splats(self.run(["dmesg"]).stdout)
+        if found:
+            raise Splat("\n".join(found))
+
+    def _live_agent(self) -> Agent:
+        if self._qemu is None or self._qemu.poll() is not None or self._agent is None:
+            raise self._lost("QEMU has ended")
+        return self._agent
+
+    def _lost(self, why: str) -> GuestLost:
+        tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
+        return GuestLost(f"{why}; console {self.console}:\n{tail}")
+
+    def _start(self) -> None:
+        argv = self._network.inside(self._command())
+        (self.folder / "command").write_text(" ".join(argv) + "\n")
+        with (self.folder / "qemu.log").open("wb") as log:
+            self._qemu = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _wait_for_boot(self) -> None:
+        end = time.monotonic() + BOOT_S[self.accel]
+        while self._agent is None:
+            if self._qemu is None or self._qemu.poll() is not None:
+                raise self._lost((self.folder / "qemu.log").read_text() or "QEMU ended at boot")
+            if time.monotonic() > end:
+                raise self._lost(f"no answer within {BOOT_S[self.accel]:.0f} s of boot")
+            self._agent = self._connect()
+        self.run(["systemctl", "is-system-running", "--wait"], BOOT_S[self.accel], check=False)
+
+    def _connect(self) -> Agent | None:
+        if not (self.folder / "qga").exists():
+            time.sleep(0.1)
+            return None
+        agent = Agent(self.folder / "qga")
+        try:
+            agent.sync(timeout=2)
+        except AgentSilent:
+            agent.close()
+            return None
+        return agent
+
+    def _stop(self, keep: bool) -> None:
+        if self._agent is not None:
+            self._agent.close()
+        if self._qemu is not None:
+            self._qemu.kill()
+            self._qemu.wait()
+        self._network.delete()
+        if keep:
+            say(f"the guest's console and QEMU's words are kept in {self.folder}")
+            for image in self.folder.glob("share*"):
+                shutil.rmtree(image) if image.is_dir() else image.unlink()
+        else:
+            shutil.rmtree(self.folder)
+
+    def _command(self) -> list[str]:
+        spec = self.spec
+        cores = spec.cores or spec.cpus // (spec.sockets * spec.threads)
+        # The topology leaves that every kernel reads; an AMD model hides SMT under emulation.
+        model = "host" if self.accel == "kvm" else "max,vendor=GenuineIntel"
+        fast = "kvm" if self.accel == "kvm" else "tcg,thread=multi"
+        argv = [
+            accel.QEMU, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35",
+            "-accel", fast, "-cpu", model, "-m", str(spec.memory_mb),
+            "-smp", f"{spec.cpus},sockets={spec.sockets},cores={cores},threads={spec.threads}",
+            "-kernel", str(self.kernel.bzimage), "-append", self._cmdline(),
+            "-serial", f"file:{self.console}",
+            "-qmp", f"unix:{self.folder / 'qmp'},server=on,wait=off",
+            "-device", "virtio-rng-pci",
+            "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=qga,path={self.folder / 'qga'},server=on,wait=off",
+            "-device", "virtserialport,chardev=qga,name=org.qemu.guest_agent.0",
+            *self._disk("root", self._root(), "snapshot=on,cache=unsafe"),
+        ]  # fmt: skip
+        if self.kernel.initrd is not None:
+            argv += ["-initrd", str(self.kernel.initrd)]
+        if spec.share:
+            image = share_image(spec.share, self.folder)
+            argv += self._disk("share", image, "readonly=on")
+        return argv + self._numa() + self._nics()
+
+    def _root(self) -> Path:
+        with_modules = self.kernel.bzimage.parent / "root.ext4"
+        return with_modules if self.kernel.root_package else root_image()
+
+    def _cmdline(self) -> str:
+        words = [
+            "root=/dev/vda rw console=ttyS0 earlyprintk=ttyS0 panic=-1 loglevel=6",
+            "systemd.show_status=0 systemd.journald.forward_to_console=0",
+            "random.trust_cpu=on",
+        ]
+        if self.accel == "tcg":
+            # An emulated CPU stands still while this machine's cores are taken: that is no fault
+            # of the guest's kernel, so its stall detectors wait longer (seconds).
+            words.append("rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60")
+        words.append(self.spec.extra_cmdline)
+        return " ".join(word for word in words if word)
+
+    @staticmethod
+    def _disk(name: str, image: Path, options: str) -> list[str]:
+        drive = f"file={image},format=raw,if=none,id={name},{options}"
+        return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}"]
+
+    def _numa(self) -> list[str]:
+        spec = self.spec
+        if spec.numa < 2:
+            return []
+        argv: list[str] = []
+        each, memory = spec.cpus // spec.numa, spec.memory_mb // spec.numa
+        for node in range(spec.numa):
+            first = node * each
+            argv += ["-object", f"memory-backend-ram,id=m{node},size={memory}M"]
+            cpus = f"cpus={first}-{first + each - 1}"
+            argv += ["-numa", f"node,nodeid={node},memdev=m{node},{cpus}"]
+        return argv
+
+    def _nics(self) -> list[str]:
+        argv: list[str] = []
+        for tap in self._network.taps:
+            queues = f",queues={tap.queues}" if tap.queues > 1 else ""
+            net = f"tap,id=n-{tap.nic},ifname={tap.name},script=no,downscript=no{queues}"
+            device = {"virtio": "virtio-net-pci"}.get(tap.nic, tap.nic)
+            many = f",mq=on,vectors={2 * tap.queues + 2}" if tap.queues > 1 else ""
+            argv += ["-netdev", net]
+            argv += ["-device", f"{device},netdev=n-{tap.nic},mac={tap.mac}{many}"]
+        return argv
