@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Custody of the kernel series: a git tree to write them in, and the way back to patch files.
+
+The tree lies under build/kernel-BASE: Debian's source as the commit tagged ``base``, one commit
+a patch after it. The export is byte-stable: the same commits give the same files anywhere.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from lab import apt
+from lab.base import Base, apply_series, newest, read_base, unpack
+from lab.kernel import build_environment, compiler, configure
+from lab.paths import BUILD, PATCHES, cache
+from lab.progress import StepFailed, say, step, tool
+
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "rxlane developers",
+    "GIT_AUTHOR_EMAIL": "developers@rxlane.invalid",
+    "GIT_COMMITTER_NAME": "rxlane developers",
+    "GIT_COMMITTER_EMAIL": "developers@rxlane.invalid",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+# A patch without a sign-off is meant: nobody has signed it off.
+CHECKPATCH_IGNORE = "MISSING_SIGN_OFF,FILE_PATH_CHANGES"
+REVIEW_TAGS = re.compile(
+    r"^(Signed-off-by|Reviewed-by|Acked-by|Tested-by|Co-developed-by):", re.MULTILINE
+)
+
+
+def git(tree: Path, *words: str | Path, when: str | None = None) -> str:
+    env = {**os.environ, **IDENTITY}
+    if when:
+        env["GIT_AUTHOR_DATE"] = env["GIT_COMMITTER_DATE"] = when
+    return tool(["git", "-C", tree, *words], env=env)
+
+
+def tree(name: str) -> Path:
+    """Lays build/kernel-NAME: the base and the series as commits. Refuses to overwrite one."""
+    base = read_base(name)
+    target = BUILD / f"kernel-{name}"
+    if target.exists():
+        raise StepFailed(f"{target} is there already; move it away or `git -C {target} …` on")
+    version = apt.choose(base.package, base.version)
+    unpack(base, version, target)
+    with step(f"laying {target.relative_to(BUILD.parent)}"):
+        git(target, "init", "-q", "-b", "rxlane")
+        git(target, "add", "-A", "-f")
+        git(target, "commit", "-q", "-m", f"{base.package} {version}", when="@0 +0000")
+        git(target, "tag", "base")
+        for patch in base.patches:
+            git(target, "am", "-q", "--keep-cr", "--committer-date-is-author-date", patch)
+    say(f"{len(base.patches)} patches over {base.package} {version}")
+    return target
+
+
+def export(repository: Path, out: Path) -> list[str]:
+    """Writes the commits after ``base`` as patch files into ``out``; their names in order."""
+    git(
+        repository, "format-patch", "-q", "--zero-commit", "--full-index", "--no-signature", "-N",
+        "--no-renames", "--diff-algorithm=histogram", "-U3", "--src-prefix=a/", "--dst-prefix=b/",
+        "-o", out, "base",
+    )  # fmt: skip
+    return sorted(path.name for path in out.glob("*.patch"))
+
+
+def refresh(name: str) -> None:
+    """kernel-patches/NAME becomes what build/kernel-NAME holds; `series` with it."""
+    repository = BUILD / f"kernel-{name}"
+    if not repository.exists():
+        raise StepFailed(f"{repository} is missing: run `make kernel-tree BASE={name}` first")
+    folder = PATCHES / name
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch)
+        names = export(repository, out)
+        changed = [n for n in names if not _same(out / n, folder / n)]
+        gone = [path.name for path in folder.glob("*.patch") if path.name not in names]
+        for patch in gone:
+            (folder / patch).unlink()
+        for patch in changed:
+            shutil.copyfile(out / patch, folder / patch)
+    (folder / "series").write_text("".join(f"{patch}\n" for patch in names))
+    say(f"{name}: {len(names)} patches, {len(changed)} changed, {len(gone)} removed")
+
+
+def _same(new: Path, old: Path) -> bool:
+    return old.exists() and old.read_bytes() == new.read_bytes()
+
+
+def touched(patch: str) -> list[str]:
+    """The files a patch changes, as its diff headers name them."""
+    return sorted(set(re.findall(r"^diff --git a/(\S+) b/", patch, re.MULTILINE)))
+
+
+def check_messages(base: Base) -> None:
+    """Nobody's name under a patch, and the fields that say where it stands."""
+    for patch in base.patches:
+        head = patch.read_text(errors="replace").split("\ndiff --git", 1)[0]
+        if tag := REVIEW_TAGS.search(head):
+            raise StepFailed(f"{patch.name} carries {tag.group(0)!r}: only a person may give that")
+        missing = [key for key in ("Origin:", "Forwarded:", "Last-Update:") if key not in head]
+        if missing:
+            raise StepFailed(f"{patch.name} lacks {' '.join(missing)} in its message")
+
+
+def checkpatch(base: Base, source: Path) -> None:
+    for patch in base.patches:
+        tool(
+            ["perl", "scripts/checkpatch.pl", "--strict", "--quiet", "--no-tree",
+             "--ignore", CHECKPATCH_IGNORE, patch],
+            cwd=source,
+        )  # fmt: skip
+
+
+def check_series(name: str) -> None:
+    """Fuzz 0 on BASE and on the newest version that apt offers, messages and checkpatch."""
+    base = read_base(name)
+    if not base.patches:
+        say(f"{name}: the series is empty; nothing to apply")
+        return
+    check_messages(base)
+    pinned = apt.choose(base.package, base.version)
+    for version in dict.fromkeys((pinned, newest(base))):
+        source = cache("build") / f"series-{name}-{os.getpid()}"
+        shutil.rmtree(source, ignore_errors=True)
+        try:
+            unpack(base, version, source)
+            with step(f"{len(base.patches)} patches on {base.package} {version}, fuzz 0"):
+                apply_series(base, source)
+            if version == pinned:
+                with step("checkpatch --strict"):
+                    checkpatch(base, source)
+        finally:
+            shutil.rmtree(source, ignore_errors=True)
+
+
+def build_each(name: str) -> None:
+    """Each patch builds on top of those before it, with no W=1 warning the base lacks."""
+    base = read_base(name)
+    source = cache("build") / f"each-{name}-{os.getpid()}"
+    shutil.rmtree(source, ignore_errors=True)
+    try:
+        unpack(base, apt.choose(base.package, base.version), source)
+        configure(source, name, "fast")
+        known = _warnings(source, name, "the base")
+        for patch in base.patches:
+            tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=source)
+            now = _warnings(source, name, patch.name)
+            if new := now - known:
+                raise StepFailed(f"{patch.name} adds warnings:\n" + "\n".join(sorted(new)))
+    finally:
+        shutil.rmtree(source, ignore_errors=True)
+
+
+def _warnings(source: Path, name: str, what: str) -> set[str]:
+    """Builds with W=1; the warnings of everything rebuilt, without their line numbers."""
+    log = source / "each.log"
+    log.unlink(missing_ok=True)
+    with step(f"{name}: building {what} with W=1"):
+        argv = ["make", f"-j{os.cpu_count() or 2}", *compiler(), "W=1", "bzImage"]
+        tool(argv, cwd=source, env=build_environment(), log=log)
+    lines = log.read_text(errors="replace").splitlines()
+    return {re.sub(r":\d+:\d+:", ":", line) for line in lines if " warning: " in line}
