@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests of the integration tests: one boot a kernel, the packages installed in it with apt.
+
+A test that takes ``guest`` runs on every kernel of KERNELS, or on those its
+``@pytest.mark.kernels(...)`` names. pytest orders the tests so that one guest is up at a time.
+After every test the console must be free of kernel splats.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.kernel import KernelImage, build, debian_prebuilt
+from lab.vm import Guest, GuestSpec
+
+TREE = Path(__file__).resolve().parents[2]
+DEBS = TREE / "build" / "debs"
+READER = TREE / "tests" / "lab" / "reader.py"
+
+OURS, STOCK_72, DEBIAN_612 = "ours-6.12", "stock-7.2", "debian-6.12"
+KERNELS: dict[str, Callable[[], KernelImage]] = {
+    OURS: partial(build, base="6.12", flavour="fast", patched=True),
+    STOCK_72: partial(build, base="7.2", flavour="fast", patched=False),
+    DEBIAN_612: partial(debian_prebuilt, "6.12"),
+}
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A booted guest with rxlane's packages, and what the tests ask of it most."""
+
+    kernel: str
+    vm: Guest
+
+    def run(self, *argv: str, timeout: float = 120, check: bool = True) -> Any:
+        return self.vm.run(list(argv), timeout=timeout, check=check)
+
+    def settings(self) -> Settings:
+        """Every setting keyed "dev/queue/item", by the reader that knows nothing of rxlane."""
+        settings: Settings = json.loads(self.run("python3", "/root/reader.py").stdout)
+        return settings
+
+    def lanes(self, device: str) -> list[dict[str, Any]]:
+        """What ``rxlane map --json`` says of one device's lanes."""
+        shown = json.loads(self.run("rxlane", "map", "--json", device).stdout)
+        found: list[dict[str, Any]] = shown["devices"][0]["lanes"]
+        return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kernels(*names): the kernels a guest test runs on")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "guest" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("kernels")
+        names = marker.args if marker else tuple(KERNELS)
+        metafunc.parametrize("guest", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def debs() -> list[Path]:
+    """The packages as apt gets them; built here when the tests are run on their own."""
+    if not list(DEBS.glob("*.deb")):
+        subprocess.run([TREE / "packaging" / "build-debs"], check=True)
+    return sorted(DEBS.glob("*.deb"))
+
+
+@pytest.fixture(scope="session")
+def guest(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Host]:
+    kernel = KERNELS[request.param]()
+    spec = GuestSpec(
+        cpus=8, sockets=2, threads=2, numa=2, memory_mb=2048, queues=4, e1000e=True, vmxnet3=True,
+        share=[DEBS],
+    )  # fmt: skip
+    with Guest(kernel, spec) as vm:
+        vm.put(READER, "/root/reader.py")
+        vm.run(["systemctl", "stop", "irqbalance"], timeout=60)
+        vm.run(
+            ["apt-get", "install", "-y", *(f"/mnt/share/debs/{deb.name}" for deb in debs)],
+            timeout=300,
+        )
+        yield Host(request.param, vm)
+
+
+@pytest.fixture(autouse=True)
+def no_splat(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A BUG, WARNING, lockdep or RCU report on the console fails the test that provoked it."""
+    yield
+    if "guest" in request.fixturenames:
+        host: Host = request.getfixturevalue("guest")
+        host.vm.check_splats()

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Ask the running kernel what it answers to NETDEV_CMD_NAPI_SET; print one JSON object.
+
+Stand-alone: runs in the guest, imports nothing of rxlane, needs root and netdevsim.
+Each key is a case; each value holds ``errno`` (positive, 0 is success), ``msg``, ``offs``
+(byte offset of the offending attribute in the request) and ``miss`` (missing attribute's type).
+Numbers: include/uapi/linux/{netlink,genetlink,netdev}.h.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+NETLINK_GENERIC, SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 16, 270, 10, 11
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_CAPPED, NLM_F_ACK_TLVS = 1, 4, 0x300, 0x100, 0x200
+GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 3, 1, 2
+NAPI_GET, NAPI_SET = 11, 14
+A_IFINDEX, A_ID, A_IRQ, A_DEFER, A_FLUSH, A_THREADED = 1, 2, 3, 5, 6, 8
+CLONE_NEWNET = 0x40000000
+HDR = 20  # struct nlmsghdr and struct genlmsghdr together
+
+Answer = dict[str, int | str | None]
+
+
+def attr(kind: int, payload: bytes) -> bytes:
+    size = 4 + len(payload)
+    return struct.pack("HH", size, kind) + payload + b"\0" * (-size % 4)
+
+
+def attrs(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(data) >= 4:
+        size, kind = struct.unpack_from("HH", data)
+        found[kind & 0x3FFF] = data[4:size]
+        data = data[(size + 3) & ~3 :]
+    return found
+
+
+class Netdev:
+    """One generic netlink socket, bound to the network namespace it was opened in."""
+
+    def __init__(self) -> None:
+        self.sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC)
+        self.sock.bind((0, 0))
+        self.sock.settimeout(10)
+        for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK):
+            self.sock.setsockopt(SOL_NETLINK, option, 1)
+        reply = self._ask(
+            GENL_ID_CTRL, CTRL_CMD_GETFAMILY, attr(CTRL_ATTR_FAMILY_NAME, b"netdev\0"), 0
+        )
+        self.family = struct.unpack("H", attrs(reply[0][HDR:])[CTRL_ATTR_FAMILY_ID])[0]
+
+    def _ask(self, family: int, command: int, body: bytes, flags: int) -> list[bytes]:
+        head = struct.pack(
+            "IHHIIBBH", HDR + len(body), family, NLM_F_REQUEST | flags, 1, 0, command, 1, 0
+        )
+        self.sock.send(head + body)
+        messages: list[bytes] = []
+        while True:
+            data = self.sock.recv(1 << 17)
+            while data:
+                size, kind = struct.unpack_from("IH", data)
+                messages.append(data[:size])
+                if kind in (NLMSG_ERROR, NLMSG_DONE) or not flags:
+                    return messages
+                data = data[(size + 3) & ~3 :]
+
+    def napi_set(self, body: bytes) -> Answer:
+        message = self._ask(self.family, NAPI_SET, body, NLM_F_ACK)[-1]
+        flags = struct.unpack_from("H", message, 6)[0]
+        code = -struct.unpack_from("i", message, 16)[0]
+        # NETLINK_CAP_ACK: only the header of the request is echoed before the extack attributes.
+        extra = attrs(message[36:]) if flags & NLM_F_ACK_TLVS else {}
+        text = extra.get(1)
+        return {
+            "errno": code,
+            "msg": text.rstrip(b"\0").decode() if text else None,
+            "offs": struct.unpack("I", extra[2])[0] if 2 in extra else None,
+            "miss": struct.unpack("I", extra[5])[0] if 5 in extra else None,
+        }
+
+    def napis(self, ifindex: int) -> list[dict[int, bytes]]:
+        body = attr(A_IFINDEX, struct.pack("I", ifindex))
+        replies = self._ask(self.family, NAPI_GET, body, NLM_F_DUMP)
+        return [attrs(reply[HDR:]) for reply in replies[:-1]]
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("I", value)
+
+
+def napi_ids(netdev: Netdev, device: str) -> list[int]:
+    found = netdev.napis(socket.if_nametoindex(device))
+    return [struct.unpack("I", napi[A_ID])[0] for napi in found]
+
+
+def mode(netdev: Netdev, device: str, napi_id: int) -> tuple[int | None, bool]:
+    """(value of ``threaded``, is a pid reported) of one NAPI."""
+    for napi in netdev.napis(socket.if_nametoindex(device)):
+        if struct.unpack("I", napi[A_ID])[0] == napi_id:
+            value = struct.unpack("I", napi[A_THREADED])[0] if A_THREADED in napi else None
+            return value, 4 in napi
+    raise SystemExit(f"NAPI {napi_id} of {device} is gone")
+
+
+def values(netdev: Netdev, napi: int) -> dict[str, Answer]:
+    """Every settable attribute by length and by value."""
+    ident = attr(A_ID, u32(napi))
+    out: dict[str, Answer] = {}
+    for name, kind in (("threaded", A_THREADED), ("defer", A_DEFER), ("flush", A_FLUSH)):
+        for length in (0, 1, 2, 3, 4, 8):
+            body = ident + attr(kind, b"\0" * length)
+            out[f"{name}/length {length}"] = netdev.napi_set(body)
+    for name, kind, value in (
+        ("threaded", A_THREADED, 1),
+        ("threaded", A_THREADED, 0),
+        ("threaded", A_THREADED, 3),
+        ("threaded", A_THREADED, 0xFFFFFFFF),
+        ("defer", A_DEFER, 0x7FFFFFFF),
+        ("defer", A_DEFER, 0x80000000),
+        ("defer", A_DEFER, 0),
+        ("flush", A_FLUSH, 0xFFFFFFFF),
+        ("flush", A_FLUSH, 0),
+    ):
+        out[f"{name}/value {value}"] = netdev.napi_set(ident + attr(kind, u32(value)))
+    return out
+
+
+def identities(netdev: Netdev, napi: int) -> dict[str, Answer]:
+    threaded = attr(A_THREADED, u32(1))
+    return {
+        "no attribute": netdev.napi_set(b""),
+        "id missing": netdev.napi_set(threaded),
+        "only id": netdev.napi_set(attr(A_ID, u32(napi))),
+        "id 0": netdev.napi_set(attr(A_ID, u32(0)) + threaded),
+        "id unknown": netdev.napi_set(attr(A_ID, u32(0x7FFFFFF0)) + threaded),
+        "irq refused": netdev.napi_set(attr(A_ID, u32(napi)) + attr(A_IRQ, u32(1))),
+    }
+
+
+def asked_by_child(prepare: Callable[[], None], napi: int) -> Answer:
+    """The answer that a child gets to "threaded=1" after ``prepare`` changed what it may do."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        prepare()
+        body = attr(A_ID, u32(napi)) + attr(A_THREADED, u32(1))
+        os.write(write_end, json.dumps(Netdev().napi_set(body)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    answer: Answer = json.loads(os.read(read_end, 65536))
+    return answer
+
+
+def enter_new_namespace() -> None:
+    """os.unshare() exists from Python 3.12 only."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET)")
+
+
+def become_nobody() -> None:
+    os.setresuid(65534, 65534, 65534)
+
+
+def effects(netdev: Netdev, device: str, napi: int, other: int) -> dict[str, object]:
+    """What a successful set changes: the one NAPI, its thread, nothing of its neighbour."""
+    seen: dict[str, object] = {"before": mode(netdev, device, napi)}
+    netdev.napi_set(attr(A_ID, u32(napi)) + attr(A_THREADED, u32(1)))
+    seen["on"] = mode(netdev, device, napi)
+    seen["neighbour"] = mode(netdev, device, other)
+    netdev.napi_set(attr(A_ID, u32(napi)) + attr(A_THREADED, u32(0)))
+    seen["off"] = mode(netdev, device, napi)
+    return seen
+
+
+def main() -> int:
+    Path("/sys/bus/netdevsim/new_device").write_text("77 1 4")
+    subprocess.run(["udevadm", "settle"], check=True)
+    device = next(Path("/sys/bus/netdevsim/devices/netdevsim77/net").iterdir()).name
+    subprocess.run(["ip", "link", "set", device, "up"], check=True)
+    netdev = Netdev()
+    ids = napi_ids(netdev, device)
+    if len(ids) != 4:
+        raise SystemExit(f"{device}: 4 NAPIs expected, {ids} reported")
+    answers: dict[str, object] = {"dump descends": ids == sorted(ids, reverse=True)}
+    answers["effects"] = effects(netdev, device, ids[0], ids[1])
+    answers.update(values(netdev, ids[0]))
+    answers.update(identities(netdev, ids[0]))
+    answers["foreign namespace"] = asked_by_child(enter_new_namespace, ids[0])
+    answers["no capability"] = asked_by_child(become_nobody, ids[0])
+    subprocess.run(["ip", "link", "set", device, "down"], check=True)
+    answers["down"] = netdev.napi_set(attr(A_ID, u32(ids[0])) + attr(A_THREADED, u32(1)))
+    answers["down dump"] = len(netdev.napis(socket.if_nametoindex(device)))
+    Path("/sys/bus/netdevsim/del_device").write_text("77")
+    json.dump(answers, sys.stdout, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bad input at every door of the command: one clear line, nothing changed."""
+
+from collections.abc import Iterator
+
+import pytest
+from test_profile import differing
+
+from conftest import OURS, Host
+
+NIC = "{nic}"
+CASES = [
+    ("map", "nosuch0"),
+    ("map", ""),
+    ("map", "a" * 4000),
+    ("map", "../../etc"),
+    ("plan", NIC),
+    ("plan", NIC, "-o", "threaded"),
+    ("plan", NIC, "-o", "threaded=sometimes"),
+    ("plan", NIC, "-o", "threaded=on@9"),
+    ("plan", NIC, "-o", "threaded=on@3-1"),
+    ("plan", NIC, "-o", "nonsense=1"),
+    ("apply", "nosuch0", "-o", "threaded=on"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_cpus=64"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_cpus=0-99999999999"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_cpus=1,,2"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_policy=fifo", "-o", "thread_priority=99"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_policy=fifo", "-o", "thread_cpus=0"),
+    ("apply", NIC, "-o", "threaded=on", "-o", "thread_nice=20"),
+    ("apply", NIC, "-o", "defer_hard_irqs=-1"),
+    ("apply", NIC, "-o", "gro_flush_timeout=18446744073709551616"),
+    ("apply", NIC, "-o", "gro_flush_timeout=0x10"),
+]
+
+
+@pytest.fixture(scope="module")
+def unchanged(guest: Host) -> Iterator[None]:
+    """Every setting is the same after all these requests as before them."""
+    before = guest.settings()
+    yield
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("words", CASES, ids=lambda words: " ".join(words)[:60])
+def test_one_line_and_nothing_changed(guest: Host, words: tuple[str, ...]) -> None:
+    argv = [guest.vm.nic if word == NIC else word for word in words]
+    done = guest.run("rxlane", *argv, check=False)
+    assert done.rc == 2, (done.rc, done.stdout, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr and len(lines[0]) < 400

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lab itself: the guest is the machine it claims to be, and its failures are told apart."""
+
+import json
+
+import pytest
+
+from conftest import KERNELS, OURS, Host
+from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
+
+
+@pytest.mark.kernels(OURS)
+def test_topology(guest: Host) -> None:
+    rows = json.loads(guest.run("lscpu", "--json", "--extended=CPU,NODE,SOCKET,CORE").stdout)
+    cpus = rows["cpus"]
+    assert len(cpus) == 8
+    assert {row["node"] for row in cpus} == {0, 1}
+    assert {row["socket"] for row in cpus} == {0, 1}
+    assert len({row["core"] for row in cpus}) == 4
+
+
+@pytest.mark.kernels(OURS)
+def test_devices(guest: Host) -> None:
+    drivers = {
+        guest.run(
+            "basename", guest.run("readlink", f"/sys/class/net/{name}/device/driver").stdout.strip()
+        ).stdout.strip(): name
+        for name in guest.run("ls", "/sys/class/net").stdout.split()
+        if guest.run("test", "-e", f"/sys/class/net/{name}/device", check=False).rc == 0
+    }
+    assert {"virtio_net", "e1000e", "vmxnet3"} <= set(drivers)
+    queues = guest.run("ls", f"/sys/class/net/{drivers['virtio_net']}/queues").stdout.split()
+    assert sorted(queues) == sorted(f"{kind}-{n}" for kind in ("rx", "tx") for n in range(4))
+
+
+@pytest.mark.kernels(OURS)
+def test_traffic_reaches_the_guest(guest: Host) -> None:
+    guest.vm.host(["ping", "-c", "3", "-W", "5", "10.77.0.2"])
+
+
+@pytest.mark.kernels(OURS)
+def test_failed_command_is_not_a_lost_guest(guest: Host) -> None:
+    with pytest.raises(CommandFailed):
+        guest.run("false")
+    assert guest.run("true").rc == 0
+
+
+def test_lost_guest_and_splat_are_told_apart() -> None:
+    """A guest of its own: it is made to report a splat, then to panic."""
+    with pytest.raises(GuestLost), Guest(KERNELS[OURS](), GuestSpec(cpus=1)) as vm:
+        vm.run(["dd", "of=/dev/kmsg", "if=/etc/hostname", "status=none"])
+        vm.check_splats()
+        vm.put(b"BUG: unable to handle: written by the test\n", "/root/splat")
+        vm.run(["dd", "of=/dev/kmsg", "if=/root/splat", "status=none"])
+        with pytest.raises(Splat):
+            vm.check_splats()
+        vm.put(b"c", "/root/crash")
+        vm.run(["dd", "of=/proc/sysrq-trigger", "if=/root/crash"], timeout=60)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The operator's main job: tuned-adm profile net-low-latency, verify, off, on each kernel.
+
+What the profile did is read from the kernel (sysfs, /proc, chrt, taskset), what it left behind by
+the lab's reader; rxlane's own word counts only where its word is the subject.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings
+from lab.vm import CommandFailed
+
+PROFILE = "net-low-latency"
+VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"
+TUNED_LOG = "/var/log/tuned/tuned.log"
+
+
+def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
+    keys = before.keys() | after.keys()
+    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
+
+
+def thread_pids(host: Host) -> dict[int, int]:
+    """{queue: pid} of the NAPI threads on the virtio NIC, as the kernel reports them."""
+    return {lane["queue"]: lane["pid"] for lane in host.lanes(host.vm.nic) if "pid" in lane}
+
+
+@pytest.fixture
+def switched_on(guest: Host) -> Iterator[tuple[Host, Settings]]:
+    """The profile is on; the settings from before come with it, and off is sure to follow."""
+    before = guest.settings()
+    try:
+        guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+        yield guest, before
+    finally:
+        guest.run("tuned-adm", "off", timeout=180)
+
+
+@pytest.mark.kernels(OURS, STOCK_72)
+def test_threads_on_all_queues_but_the_first(switched_on: tuple[Host, Settings]) -> None:
+    host, _before = switched_on
+    assert host.vm.nic in host.run("ls", "/sys/class/net").stdout
+    lanes = host.lanes(host.vm.nic)
+    assert [lane["mode"] for lane in lanes] == ["off", "on", "on", "on"]
+    pids = thread_pids(host)
+    assert sorted(pids) == [1, 2, 3]
+    cpus = set()
+    for pid in pids.values():
+        assert host.run("cat", f"/proc/{pid}/comm").stdout.startswith("napi/")
+        words = host.run("taskset", "-cp", str(pid)).stdout.split()
+        cpus.add(words[-1])
+        assert "SCHED_OTHER" in host.run("chrt", "-p", str(pid)).stdout
+    assert len(cpus) == 3 and "0" not in cpus, f"one CPU a thread, never CPU 0: {cpus}"
+
+
+@pytest.mark.kernels(DEBIAN_612)
+def test_stock_kernel_gets_what_it_can(switched_on: tuple[Host, Settings]) -> None:
+    host, _before = switched_on
+    threaded = host.run("cat", f"/sys/class/net/{host.vm.nic}/threaded").stdout.strip()
+    assert threaded == "1"
+    said = host.run("cat", TUNED_LOG).stdout
+    assert "management" in said or "whole device" in said or "per-NAPI" in said
+
+
+def test_verify_and_traffic(switched_on: tuple[Host, Settings]) -> None:
+    host, _before = switched_on
+    host.vm.host(["ping", "-q", "-c", "20", "-i", "0.05", "-W", "10", "10.77.0.2"])
+    said = host.run("tuned-adm", "verify", timeout=180)
+    assert "succeeded" in said.stdout.lower()
+
+
+def test_verify_finds_drift(switched_on: tuple[Host, Settings]) -> None:
+    host, _before = switched_on
+    pid = max(thread_pids(host).items())[1]
+    host.run("taskset", "-cp", "0", str(pid))
+    done = host.run("tuned-adm", "verify", timeout=180, check=False)
+    assert done.rc != 0
+    assert "drifted" in host.run("rxlane", "verify", check=False).stdout
+
+
+def test_off_restores_every_setting(guest: Host) -> None:
+    before = guest.settings()
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    during = guest.settings()
+    assert differing(before, during), "the profile changed nothing, so this test shows nothing"
+    guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+
+
+def test_originals_survive_a_killed_tuned(guest: Host) -> None:
+    before = guest.settings()
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    guest.run("systemctl", "kill", "--signal=KILL", "tuned.service")
+    guest.run("systemctl", "restart", "tuned.service", timeout=180)
+    guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_variables_are_the_operators(guest: Host) -> None:
+    """Policy, priority, nice, CPUs, queues and timers of the variables file reach the kernel."""
+    before, original = guest.settings(), guest.vm.read(VARIABLES)
+    wanted = {
+        "rx_management_queues": "2",
+        "rx_thread_cpus": "5,7",
+        "rx_thread_policy": "fifo",
+        "rx_thread_priority": "40",
+        "rx_thread_nice": "",
+        "rx_defer_hard_irqs": "7",
+        "rx_gro_flush_timeout": "33000",
+    }
+    text = "".join(f"{name}={value}\n" for name, value in wanted.items())
+    try:
+        guest.vm.put(text.encode(), VARIABLES)
+        guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+        pids = thread_pids(guest)
+        assert sorted(pids) == [2, 3]
+        for queue, cpu in ((2, "5"), (3, "7")):
+            shown = guest.run("chrt", "-p", str(pids[queue])).stdout
+            assert "SCHED_FIFO" in shown and "priority: 40" in shown
+            assert guest.run("taskset", "-cp", str(pids[queue])).stdout.split()[-1] == cpu
+        lanes = guest.lanes(guest.vm.nic)
+        assert [lane["defer-hard-irqs"] for lane in lanes] == [0, 0, 7, 7]
+        assert [lane["gro-flush-timeout"] for lane in lanes] == [0, 0, 33000, 33000]
+    finally:
+        guest.vm.put(original, VARIABLES)
+        guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_the_command_does_the_same(guest: Host) -> None:
+    before = guest.settings()
+    words = ("-o", "threaded=on@1-", "-o", "thread_cpus=auto", guest.vm.nic)
+    planned = guest.run("rxlane", "plan", *words).stdout
+    assert "to change" in planned
+    assert differing(before, guest.settings()) == {}, "plan must change nothing"
+    guest.run("rxlane", "apply", *words)
+    try:
+        assert sorted(thread_pids(guest)) == [1, 2, 3]
+        guest.run("rxlane", "verify")
+        again = guest.run("rxlane", "apply", *words).stdout
+        assert again.startswith("0 settings written"), again
+    finally:
+        guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_lanes_survive_nothing_lost_over_down_and_up(switched_on: tuple[Host, Settings]) -> None:
+    """Link down and up under the profile: off still finds the way back (the fixture's off)."""
+    host, before = switched_on
+    host.run("ip", "link", "set", host.vm.nic, "down")
+    host.run("ip", "link", "set", host.vm.nic, "up")
+    host.run("tuned-adm", "off", timeout=180)
+    assert differing(before, host.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_profile_with_a_bad_value_changes_nothing(guest: Host) -> None:
+    before, original = guest.settings(), guest.vm.read(VARIABLES)
+    try:
+        guest.vm.put(b"rx_thread_cpus=0-99999999999\n", VARIABLES)
+        with pytest.raises(CommandFailed):
+            guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+            guest.run("tuned-adm", "verify", timeout=180)
+        assert "thread_cpus" in guest.run("tail", "-n", "30", TUNED_LOG).stdout
+        assert differing(before, guest.settings()) == {}
+    finally:
+        guest.vm.put(original, VARIABLES)
+        guest.run("tuned-adm", "off", timeout=180)
