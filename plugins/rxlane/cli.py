@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rxlane import __version__
 from rxlane.errors import Kind, RxlaneError
@@ -29,8 +30,17 @@ def _options_help() -> str:
     return "options (--option NAME=VALUE):\n" + "\n".join(lines)
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its complaint as one line like every other of this command."""
+
+    def error(self, message: str) -> NoReturn:
+        from rxlane.errors import printable
+
+        self.exit(2, f"rxlane: {printable(message, 200)}; see `{self.prog} --help`\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rxlane",
         description="Show and lay out receive lanes: queue, NAPI, IRQ, polling thread, CPU.",
         epilog=_options_help(),
@@ -57,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    verbs: argparse._SubParsersAction[_Parser],
     name: str,
     text: str,
     devices: bool = False,

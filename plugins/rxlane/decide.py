@@ -144,9 +144,10 @@ def _check_queues(section: Section, link: Link, own: list[Lane]) -> None:
         for low, high in rule.spans or ():
             last = low if high is None else high
             if high is not None and last >= len(own):
+                has = f"RX queues 0-{len(own) - 1}" if own else "no RX queue"
                 raise RxlaneError(
                     Kind.OPTION,
-                    f"the device has {len(own)} RX queues, 0-{max(0, len(own) - 1)}",
+                    f"the device has {has}",
                     section=section.name,
                     option="threaded",
                     value=section.option("threaded"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+LINE = 400  # characters of one error
+
 
 class Kind(Enum):
     """What went wrong, as far as a caller must tell it apart."""
@@ -80,7 +82,8 @@ class RxlaneError(Exception):
         text = f"{where}: {self.problem}" if where else self.problem
         if self.remedy:
             text = f"{text}; {self.remedy}"
-        return text
+        # The problem may quote what somebody wrote or what a device is called.
+        return printable(text, LINE)
 
 
 def printable(text: str, limit: int = 60) -> str:

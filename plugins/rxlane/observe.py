@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rxlane import netlink, threads
@@ -87,7 +87,7 @@ def _queue_numbers(sysfs: Sysfs, name: str, kind: str) -> list[int]:
 
 
 def link_queues(
-    counts: dict[str, Sequence[int]],
+    counts: Mapping[str, Sequence[int]],
     rows: Iterable[QueueRow],
     napis: Sequence[Napi],
     irqs: dict[int, list[int]],
@@ -132,7 +132,7 @@ def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[Queu
     node = sysfs.number(f"{base}/device/numa_node")
     if node is None:
         node = sysfs.number(f"{base}/device/../numa_node")
-    counts: dict[str, Sequence[int]] = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
+    counts = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
     return Link(
         name=row.name,
         ifindex=row.ifindex,

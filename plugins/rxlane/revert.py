@@ -99,7 +99,9 @@ def carry(
     entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
     for change in changes:
         target, first = change.target, known.get(change.target)
-        before = change.before if first is None else first.before
+        # An entry without a value is of a thread that nobody has touched since its birth.
+        known_before = None if first is None else first.before
+        before = change.before if known_before is None else known_before
         entries[target] = Entry(
             target.device, index[target.device], target.queue, target.item, before, change.after
         )
@@ -111,13 +113,19 @@ def carry(
 
 def _back(unwanted: Mapping[Target, Entry], view: View) -> list[Change]:
     """Return the changes that bring back what an earlier apply wrote and nobody wants now."""
-    back = []
-    for target, entry in unwanted.items():
+    back: list[Change] = []
+    reviving: set[tuple[str, int]] = set()
+    for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
-        waits = found is None and target.item not in THREAD_ITEMS  # device down: keep the entry
-        if entry.before is not None and found != entry.before and not waits:
-            disruption = DISRUPTION.get(target.item, "none")
-            back.append(Change(target, found, entry.before, REASON, disruption))
+        if entry.before is None or found == entry.before:
+            continue
+        owners = {(target.device, target.queue), (target.device, WHOLE)}
+        if found is None and not (target.item in THREAD_ITEMS and owners & reviving):
+            continue  # a thread that is gone needs nothing; a device that is down keeps its entry
+        if target.item == THREADED and entry.before != "off":
+            reviving.add((target.device, target.queue))
+        disruption = DISRUPTION.get(target.item, "none")
+        back.append(Change(target, found, entry.before, REASON, disruption))
     return back
 
 
