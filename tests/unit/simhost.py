@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A simulated host for tests: built from a Snapshot, it behaves as a kernel does when written to.
+
+It stands in for rxlane.kernel.Linux and shares no code with apply(): it creates and ends threads
+with their modes, gives new threads new pids, and can fail, lie or be killed at any write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rxlane import codec
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Store
+from rxlane.model import (
+    Capabilities,
+    Cpu,
+    Journal,
+    Link,
+    Napi,
+    Queue,
+    Snapshot,
+    Thread,
+    Topology,
+)
+
+MODES = ["off", "on", "busy-poll"]
+STOCK = Capabilities(netdev=True)
+TIMERS_ONLY = Capabilities(True, True, (5, 6, 7), 0)
+THREADED = Capabilities(True, True, (5, 6, 7, 8), 1)
+BUSY_POLL = Capabilities(True, True, (5, 6, 7, 8), 2)
+
+
+class MemoryStore(Store):
+    """A journal without a disk, for properties that run it hundreds of times."""
+
+    def __init__(self) -> None:
+        super().__init__("/nonexistent")
+        self.text: str | None = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+    def load(self) -> Journal | None:
+        return None if self.text is None else codec.loads(Journal, self.text, "journal")
+
+    def save(self, journal: Journal) -> None:
+        self.text = codec.dumps(journal)
+
+    def remove(self) -> None:
+        self.text = None
+
+
+class Killed(BaseException):
+    """Stands for kill -9: no handler of the library may catch it."""
+
+
+def topology(
+    cpus: int = 8,
+    *,
+    nodes: int = 1,
+    smt: int = 1,
+    offline: Collection[int] = (),
+    isolated: Collection[int] = (),
+) -> Topology:
+    """CPUs numbered core by core; siblings are neighbours, nodes are equal runs of CPUs."""
+    share = max(1, cpus // nodes)
+    rows = []
+    for n in range(cpus):
+        first = n - n % smt
+        siblings = tuple(range(first, min(first + smt, cpus)))
+        node = min(n // share, nodes - 1)
+        rows.append(Cpu(n, n not in offline, node, n // smt, node, siblings))
+    return Topology(tuple(rows), tuple(sorted(isolated)), ())
+
+
+def link(
+    name: str = "eth0",
+    queues: int = 4,
+    *,
+    ifindex: int = 2,
+    base: int = 8193,
+    physical: bool = True,
+    node: int | None = None,
+    kernel: Capabilities = BUSY_POLL,
+    up: bool = True,
+) -> Link:
+    """A device with one NAPI for each RX queue, linked by queue-get; it reports what kernel has."""
+    timers = (0, 0, 0) if kernel.napi_set else (None, None, None)
+    mode = 0 if 8 in kernel.settable else None
+    napis = tuple(Napi(base + i, None, None, mode, *timers) for i in range(queues)) if up else ()
+    rx = tuple(Queue("rx", i, base + i if up else None, "netdev") for i in range(queues))
+    tx = tuple(Queue("tx", i) for i in range(queues))
+    return Link(name, ifindex, up, physical, "virtio_net", node, 0, 0, 0, napis, rx + tx)
+
+
+def snapshot(
+    *links: Link, cpus: Topology | None = None, capabilities: Capabilities = BUSY_POLL
+) -> Snapshot:
+    return Snapshot(capabilities, cpus or topology(), links or (link(kernel=capabilities),))
+
+
+class SimHost:
+    """ends_threads: switching a mode off ends its thread (patched 6.12, 7.2; not stock 6.12)."""
+
+    def __init__(self, start: Snapshot, ends_threads: bool = True, boot: str = "boot-1") -> None:
+        self.capabilities = start.capabilities
+        self.topology = start.topology
+        self.links = {li.name: li for li in start.links}
+        self.threads = {t.pid: t for t in start.threads}
+        self.ends_threads = ends_threads
+        self.boot = boot
+        self.writes = 0
+        self.log: list[str] = []
+        self.fail_at: int | None = None  # number of the write that is refused
+        self.kill_at: int | None = None  # number of the write after which the process dies
+        self.lie_at: int | None = None  # number of the write that the kernel takes and ignores
+        self.on_write: Callable[[], None] | None = None
+        self._next_pid = 1000
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def observe(self, names: Collection[str] | None = None) -> Snapshot:
+        links = tuple(li for n, li in self.links.items() if names is None or n in names)
+        pids = {n.pid for li in links for n in li.napis}
+        threads = tuple(t for p, t in sorted(self.threads.items()) if p in pids)
+        return Snapshot(self.capabilities, self.topology, links, (), threads)
+
+    def _write(self, what: str, change: Callable[[], None]) -> None:
+        number = self.writes
+        self.writes += 1
+        self.log.append(what)
+        if self.on_write is not None:
+            self.on_write()
+        if number == self.fail_at:
+            raise RxlaneError(Kind.KERNEL, "refused by the test")
+        if number != self.lie_at:
+            change()
+        if number == self.kill_at:
+            raise Killed
+
+    def _owner(self, napi_id: int) -> Link:
+        for one in self.links.values():
+            if any(n.napi_id == napi_id for n in one.napis):
+                return one
+        raise RxlaneError(Kind.KERNEL, f"NAPI {napi_id}: No such file or directory")
+
+    def _with_mode(self, one: Link, napi: Napi, mode: int) -> Napi:
+        pid = napi.pid
+        if mode and pid is None:
+            pid = self._next_pid
+            self._next_pid += 1
+            name = f"napi/{one.name}-{napi.napi_id}"
+            self.threads[pid] = Thread(pid, name, "other", 0, 0, self.topology.online)
+        if not mode and pid is not None and self.ends_threads:
+            del self.threads[pid]
+            pid = None
+        return replace(napi, pid=pid)
+
+    def write_napi(self, napi_id: int, values: Mapping[str, int | str]) -> None:
+        if not self.capabilities.napi_set:
+            raise RxlaneError(Kind.UNSUPPORTED, "kernel does not support NAPI_SET")
+
+        def change() -> None:
+            one = self._owner(napi_id)
+            napis = tuple(
+                self._changed(one, n, values) if n.napi_id == napi_id else n for n in one.napis
+            )
+            self.links[one.name] = replace(one, napis=napis)
+
+        self._write(f"napi {napi_id} {dict(values)}", change)
+
+    def _changed(self, one: Link, napi: Napi, values: Mapping[str, int | str]) -> Napi:
+        for item, value in values.items():
+            if item == "threaded":
+                mode = MODES.index(str(value))
+                if mode > self.capabilities.max_threaded:
+                    raise RxlaneError(Kind.KERNEL, "integer out of range")
+                napi = replace(self._with_mode(one, napi, mode), threaded=mode)
+            else:
+                napi = _with_timer(napi, item, int(value))
+        return napi
+
+    def write_device(self, link: Link, values: Mapping[str, int | str]) -> None:
+        def change() -> None:
+            one = self.links[link.name]
+            for item, value in values.items():
+                if item == "threaded":
+                    mode = MODES.index(str(value))
+                    napis = tuple(self._with_mode(one, n, mode) for n in one.napis)
+                    one = replace(one, threaded=mode, napis=napis)
+                elif item == "defer-hard-irqs":
+                    one = replace(one, defer_hard_irqs=int(value))
+                else:
+                    one = replace(one, gro_flush_timeout=int(value))
+            self.links[link.name] = one
+
+        self._write(f"device {link.name} {dict(values)}", change)
+
+    def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
+        def change() -> None:
+            thread = self.threads[pid]
+            if "thread-cpus" in values:
+                cpus = _cpus(str(values["thread-cpus"]))
+                thread = replace(thread, cpus=cpus)
+            if "thread-sched" in values:
+                policy, _, number = str(values["thread-sched"]).partition(":")
+                realtime = policy in ("fifo", "rr")
+                thread = replace(
+                    thread,
+                    policy=policy,
+                    priority=int(number) if realtime else 0,
+                    nice=thread.nice if realtime else int(number),
+                )
+            self.threads[pid] = thread
+
+        self._write(f"thread {pid} {dict(values)}", change)
+
+    # What others do to the host
+
+    def set_down(self, name: str) -> None:
+        """As 6.12 and 7.2 report it: a device that is down shows no NAPIs."""
+        one = self.links[name]
+        queues = tuple(replace(q, napi_id=None, napi_source="unknown") for q in one.queues)
+        self.hidden = one
+        self.links[name] = replace(one, up=False, napis=(), queues=queues)
+
+    def set_up(self, name: str, shift: int = 100) -> None:
+        """Up again with other NAPI ids, as e1000e and veth do it; modes and timers are kept."""
+        one = self.hidden
+        napis = tuple(replace(n, napi_id=n.napi_id + shift) for n in one.napis)
+        queues = tuple(
+            q if q.napi_id is None else replace(q, napi_id=q.napi_id + shift) for q in one.queues
+        )
+        self.links[name] = replace(one, napis=napis, queues=queues)
+
+    def rename(self, old: str, new: str) -> None:
+        self.links[new] = replace(self.links.pop(old), name=new)
+
+
+def _with_timer(napi: Napi, item: str, value: int) -> Napi:
+    if item == "defer-hard-irqs":
+        return replace(napi, defer_hard_irqs=value)
+    if item == "gro-flush-timeout":
+        return replace(napi, gro_flush_timeout=value)
+    return replace(napi, irq_suspend_timeout=value)
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        numbers.extend(range(int(low), int(high or low) + 1))
+    return tuple(numbers)
+
+
+def settings(host: SimHost) -> dict[str, object]:
+    """Every setting of the host keyed by device and queue, without pids and NAPI ids."""
+    found: dict[str, object] = {}
+    for one in host.links.values():
+        found[f"{one.name}/all"] = (one.threaded, one.defer_hard_irqs, one.gro_flush_timeout)
+        by_id = {n.napi_id: n for n in one.napis}
+        for queue in one.queues:
+            napi = by_id.get(queue.napi_id or 0)
+            if napi is None:
+                continue
+            thread = host.threads.get(napi.pid or 0)
+            found[f"{one.name}/{queue.kind}{queue.index}"] = (
+                napi.threaded,
+                napi.defer_hard_irqs,
+                napi.gro_flush_timeout,
+                napi.irq_suspend_timeout,
+                None if thread is None else replace(thread, pid=0, name=""),
+            )
+    return found

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command's doors: bad input gives one line and status 2, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rxlane import cli, codec, kernel, netlink
+from unit import simhost
+from unit.simhost import SimHost
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
+    """The command runs on a simulated host, as root."""
+    simulated = SimHost(simhost.snapshot())
+    monkeypatch.setattr(kernel, "Linux", lambda: simulated)
+    monkeypatch.setattr(netlink, "resolve", lambda _: None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return simulated
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(capsys: Captured, *argv: str) -> tuple[int, str, str]:
+    try:
+        status = cli.main(argv)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def state(tmp_path: Path) -> Sequence[str]:
+    return ("--state", str(tmp_path / "state"))
+
+
+BAD = [
+    (),
+    ("nonsense",),
+    ("map", "nosuch0"),
+    ("map", "eth0", "nosuch0"),
+    ("map", ""),
+    ("map", "../../etc"),
+    ("map", "x" * 5000),
+    ("map", "eth0\nfake: line"),
+    ("map", "--jso"),
+    ("plan",),
+    ("plan", "eth0", "-o"),
+    ("plan", "eth0", "-o", "threaded"),
+    ("plan", "eth0", "-o", "=on"),
+    ("plan", "eth0", "-o", "threaded=on", "-o", "threaded=off"),
+    ("plan", "eth0", "-o", "threaded=on@9"),
+    ("plan", "eth0", "-o", "unknown=1"),
+    ("plan", "nosuch0", "-o", "threaded=on"),
+    ("plan", "-o", "threaded=on", "--snapshot", "/nonexistent"),
+    ("plan", "-o", "threaded=on", "--snapshot", "/"),
+    ("apply", "eth0"),
+    ("apply", "nosuch0", "-o", "threaded=on"),
+    ("apply", "eth0", "-o", "threaded=on", "-o", "thread_cpus=64"),
+    ("apply", "eth0", "-o", "threaded=on", "-o", "thread_cpus=0-99999999999"),
+    ("apply", "eth0", "-o", "threaded=on", "-o", "thread_policy=fifo"),
+    ("apply", "eth0", "-o", "gro_flush_timeout=18446744073709551616"),
+    ("apply", "eth0", "-o", "threaded=\x1b[2J"),
+    ("rollback", "nosuch0"),
+    ("verify", "extra"),
+    ("record", "a", "b"),
+]
+
+
+@pytest.mark.parametrize("argv", BAD, ids=lambda argv: " ".join(argv)[:50] or "nothing")
+def test_bad_input(host: SimHost, capsys: Captured, tmp_path: Path, argv: tuple[str, ...]) -> None:
+    more = state(tmp_path) if argv[:1] in (("apply",), ("rollback",), ("verify",)) else ()
+    status, out, err = run(capsys, *argv, *more)
+    assert status == 2 and out == ""
+    assert len(err.splitlines()) == 1 and len(err) < 500
+    assert err.startswith("rxlane: ") and "\x1b" not in err
+    assert host.writes == 0 and not (tmp_path / "state" / "journal.json").exists()
+
+
+def test_map(host: SimHost, capsys: Captured) -> None:
+    status, out, _ = run(capsys, "map")
+    assert status == 0 and "rx3" in out
+    status, out, _ = run(capsys, "map", "--json", "eth0")
+    assert [lane["queue"] for lane in json.loads(out)["devices"][0]["lanes"]] == [0, 1, 2, 3]
+
+
+def test_plan_changes_nothing(host: SimHost, capsys: Captured) -> None:
+    status, out, _ = run(capsys, "plan", "-o", "threaded=on@1")
+    assert status == 0 and host.writes == 0
+    assert "eth0/rx1/threaded: off -> on  [thread-restart]" in out
+    assert "threaded=on@1 in [rxlane]" in out
+
+
+def test_plan_of_a_recorded_host(capsys: Captured, tmp_path: Path) -> None:
+    """Needs no kernel and no root; the recorded host has devices that this one has not."""
+    other = simhost.snapshot(simhost.link("lan7"))
+    (tmp_path / "host.json").write_text(codec.dumps(other))
+    argv = (
+        "plan",
+        "lan7",
+        "-o",
+        "threaded=on",
+        "--json",
+        "--snapshot",
+        str(tmp_path / "host.json"),
+    )
+    status, out, _ = run(capsys, *argv)
+    assert status == 0 and len(json.loads(out)["changes"]) == 4
+    (tmp_path / "host.json").write_bytes(b"\xff\xff")
+    assert run(capsys, *argv)[0] == 2
+
+
+def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    before = simhost.settings(host)
+    options = ("-o", "threaded=on", "-o", "thread_cpus=auto", "-o", "irq_suspend_timeout=5")
+    status, out, _ = run(capsys, "apply", "eth0", *options, *state(tmp_path))
+    assert (status, out) == (0, "12 settings written, 0 as wanted already\n")
+    assert run(capsys, "verify", *state(tmp_path))[:2] == (0, "12 of 12 settings as planned\n")
+    host.write_napi(8194, {"threaded": "off"})
+    status, out, _ = run(capsys, "verify", "--json", *state(tmp_path))
+    assert status == 1 and len(json.loads(out)["drifted"]) == 2
+    assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 0
+    assert simhost.settings(host) == before
+    assert run(capsys, "rollback", *state(tmp_path))[:2] == (0, "0 settings put back\n")
+
+
+def test_failed_apply_is_one_line(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    host.fail_at = 2
+    status, out, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    assert status == 1 and out == ""
+    assert err == "rxlane: eth0 queue 2: refused by the test\n"
+
+
+def test_pending_rollback_is_told(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    host.set_down("eth0")
+    status, _, err = run(capsys, "rollback", *state(tmp_path))
+    assert status == 1 and "eth0/rx0/threaded: interface is down" in err
+
+
+def test_without_root_nothing_is_tried(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    status, _, err = run(capsys, *argv)
+    assert status == 2 and "needs root" in err and not (tmp_path / "state").exists()
+
+
+def test_record_writes_a_snapshot(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    status, out, _ = run(capsys, "record")
+    assert status == 0 and codec.loads(type(host.observe()), out, "x") == host.observe()
+    assert run(capsys, "record", str(tmp_path / "no" / "file"))[0] == 2
+
+
+def test_damaged_journal_is_not_passed_over(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/journal.json").write_text("{")
+    for argv in (("rollback",), ("verify",), ("apply", "eth0", "-o", "threaded=on")):
+        status, _, err = run(capsys, *argv, *state(tmp_path))
+        assert status == 1 and "is damaged" in err and len(err.splitlines()) == 1
+    assert host.writes == 0
+
+
+def test_help_names_every_option(capsys: Captured) -> None:
+    status, out, _ = run(capsys, "--help")
+    assert status == 0 and "allow_realtime_cpu0" in out

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Imports of rxlane point only towards model, and starting stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rxlane
+
+PACKAGE = Path(rxlane.__file__).parent
+
+# Lower numbers know nothing of higher ones; files of one layer do not import each other.
+LAYERS = {
+    "uapi": 0,
+    "errors": 0,
+    "model": 1,
+    "cpulist": 1,
+    "topology": 2,
+    "codec": 2,
+    "netlink": 2,
+    "sysfs": 2,
+    "settings": 2,
+    "policy": 2,
+    "placement": 3,
+    "threads": 3,
+    "revert": 3,
+    "journal": 3,
+    "show": 3,
+    "decide": 4,
+    "observe": 4,
+    "verify": 4,
+    "kernel": 5,
+    "apply": 6,
+    "tuned_compat": 7,
+    "cli": 7,
+    "__main__": 8,
+    "__init__": 0,
+}
+PURE = {
+    "model",
+    "errors",
+    "uapi",
+    "cpulist",
+    "policy",
+    "topology",
+    "settings",
+    "placement",
+    "decide",
+    "revert",
+    "verify",
+    "show",
+    "codec",
+}
+IMPURE = {"os", "socket", "subprocess", "pathlib", "fcntl", "time", "io", "shutil", "threading"}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules a file imports anywhere in it, also within functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module == "rxlane":
+                found.update(f"rxlane.{alias.name}" for alias in node.names)
+            else:
+                found.add(module)
+    return found
+
+
+def breaches(name: str, modules: set[str]) -> list[str]:
+    own = {m.removeprefix("rxlane.") for m in modules if m.startswith("rxlane.")}
+    wrong = [f"{name} imports {m}" for m in own if m in LAYERS and LAYERS[m] >= LAYERS[name]]
+    if name in PURE:
+        wrong += [f"{name} imports {m}" for m in modules if m.partition(".")[0] in IMPURE]
+    return wrong
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.stem)
+def test_imports_point_towards_model(path: Path) -> None:
+    assert path.stem in LAYERS, f"give {path.stem} a layer"
+    assert breaches(path.stem, imported(path)) == []
+
+
+def test_the_check_sees_a_breach() -> None:
+    assert breaches("model", {"rxlane.decide"}) == ["model imports decide"]
+    assert breaches("decide", {"os.path"}) == ["decide imports os.path"]
+
+
+def test_openers_are_where_they_belong() -> None:
+    """Sockets only in netlink, files of /proc and /sys only in sysfs, no process anywhere."""
+    for path in PACKAGE.glob("*.py"):
+        modules = {m.partition(".")[0] for m in imported(path)}
+        assert "subprocess" not in modules
+        assert "socket" not in modules or path.stem == "netlink"
+
+
+def test_start_is_cheap() -> None:
+    """`rxlane --version` loads none of the modules that only some verbs need."""
+    script = (
+        "import sys; from rxlane import cli\n"
+        "try: cli.main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted(m for m in sys.modules if m.startswith('rxlane')))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = run.stdout.splitlines()[-1]
+    assert "netlink" not in loaded and "decide" not in loaded

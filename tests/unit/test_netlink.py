@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxlane import netlink, uapi
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Capabilities
+from rxlane.netlink import Message, NetlinkError
+
+GENL = struct.pack("=BBH", 0, 1, 0)
+FAMILY = 31
+
+
+def message(kind: int, body: bytes, seq: int = 1, flags: int = 0) -> bytes:
+    return netlink.pack_message(kind, flags, seq, body)
+
+
+def attr(number: int, value: int, size: str = "=I") -> bytes:
+    return netlink.pack_attr(number, struct.pack(size, value))
+
+
+def napi(napi_id: int, ifindex: int = 2, **more: int) -> bytes:
+    body = GENL + attr(2, napi_id) + attr(1, ifindex)
+    for number, value in more.items():
+        body += attr(int(number[1:]), value)
+    return body
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_parse_or_give_a_format_error(data: bytes) -> None:
+    for parse in (
+        lambda: list(netlink.parse_messages(data)),
+        lambda: list(netlink.parse_attrs(data)),
+        lambda: netlink.parse_napi(data),
+        lambda: netlink.parse_queue(data),
+        lambda: netlink.parse_family(data),
+        lambda: netlink.parse_policy([data], 14),
+        lambda: netlink.parse_link(data),
+        lambda: netlink.parse_ack(Message(uapi.NLMSG_ERROR, uapi.NLM_F_ACK_TLVS, 1, data), "x"),
+        lambda: netlink.parse_ack(Message(uapi.NLMSG_DONE, uapi.NLM_F_ACK_TLVS, 1, data), "x"),
+    ):
+        try:
+            parse()
+        except RxlaneError as error:
+            assert error.kind is Kind.FORMAT
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.binary(max_size=40)), max_size=8))
+def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
+    data = b"".join(netlink.pack_attr(n, p) for n, p in pairs)
+    assert list(netlink.parse_attrs(data)) == pairs
+
+
+@given(st.lists(st.tuples(st.integers(16, 60), st.binary(max_size=40)), max_size=5))
+def test_messages_come_back(pairs: list[tuple[int, bytes]]) -> None:
+    data = b""
+    for kind, body in pairs:
+        data += message(kind, body)
+        data += bytes(-len(data) % 4)
+    assert [(m.type, m.body) for m in netlink.parse_messages(data)] == pairs
+
+
+def test_napi_of_an_old_and_a_new_kernel() -> None:
+    ifindex, old = netlink.parse_napi(napi(8193, 7, a3=40))
+    assert (ifindex, old.napi_id, old.irq, old.pid, old.threaded) == (7, 8193, 40, None, None)
+    _, new = netlink.parse_napi(napi(1, a4=99, a5=2, a6=200000, a7=5, a8=2))
+    assert (new.pid, new.defer_hard_irqs, new.gro_flush_timeout) == (99, 2, 200000)
+    assert (new.irq_suspend_timeout, new.threaded) == (5, 2)
+
+
+def test_wide_and_narrow_timeouts() -> None:
+    """nla_put_uint() sends 4 bytes when the value fits, else 8."""
+    body = GENL + attr(2, 1) + attr(1, 2) + attr(6, 2**40, "=Q")
+    assert netlink.parse_napi(body)[1].gro_flush_timeout == 2**40
+    packed = dict(netlink.parse_attrs(netlink.pack_napi_set(5, {8: 2, 6: 2**40}), 4))
+    assert (len(packed[8]), len(packed[6]), len(packed[2])) == (4, 8, 4)
+
+
+def test_napi_set_bytes() -> None:
+    """The message of the contract, byte for byte: id 8193, threaded 2."""
+    body = netlink.pack_napi_set(8193, {8: 2})
+    assert body == struct.pack("=BBHHHIHHI", 14, 1, 0, 8, 2, 8193, 8, 8, 2)
+
+
+def test_queue_with_and_without_napi() -> None:
+    body = GENL + attr(1, 3) + attr(2, 9) + attr(3, 0)
+    assert netlink.parse_queue(body) == netlink.QueueRow(9, "rx", 3, None)
+    assert netlink.parse_queue(body + attr(4, 70) + netlink.pack_attr(6, b"")).napi_id == 70
+    with pytest.raises(RxlaneError):
+        netlink.parse_queue(GENL + attr(1, 3) + attr(2, 9) + attr(3, 2))
+
+
+def error_body(code: int, *tlvs: bytes) -> bytes:
+    return struct.pack("=i", -code) + struct.pack("=IHHII", 40, 31, 5, 1, 0) + b"".join(tlvs)
+
+
+def test_extended_acknowledgement() -> None:
+    words = netlink.pack_attr(uapi.NLMSGERR_ATTR_MSG, b"integer out of range\0")
+    where = attr(uapi.NLMSGERR_ATTR_OFFS, 28)
+    flags = uapi.NLM_F_CAPPED | uapi.NLM_F_ACK_TLVS
+    found = netlink.parse_ack(
+        Message(uapi.NLMSG_ERROR, flags, 1, error_body(errno.ERANGE, words, where)), "NAPI 5"
+    )
+    assert found is not None
+    assert (found.code, found.words, found.offset) == (errno.ERANGE, "integer out of range", 28)
+    assert str(found) == "NAPI 5: integer out of range"
+    plain = Message(uapi.NLMSG_ERROR, 0, 1, error_body(errno.EOPNOTSUPP))
+    bare = netlink.parse_ack(plain, "x")
+    assert bare is not None and bare.kind is Kind.UNSUPPORTED
+    fine = Message(uapi.NLMSG_ERROR, uapi.NLM_F_CAPPED, 1, error_body(0))
+    assert netlink.parse_ack(fine, "x") is None
+
+
+def test_words_after_an_uncapped_request() -> None:
+    """Without NETLINK_CAP_ACK the whole request stands before the words."""
+    request = struct.pack("=IHHII", 24, 31, 5, 1, 0) + bytes(8)
+    words = netlink.pack_attr(uapi.NLMSGERR_ATTR_MSG, b"no\0")
+    body = struct.pack("=i", -errno.EINVAL) + request + words
+    found = netlink.parse_ack(Message(uapi.NLMSG_ERROR, uapi.NLM_F_ACK_TLVS, 1, body), "x")
+    assert found is not None and found.words == "no"
+
+
+def test_dump_error_inside_done() -> None:
+    """A bad ifindex in a dump answers ENODEV inside NLMSG_DONE."""
+    done = Message(uapi.NLMSG_DONE, 0, 1, struct.pack("=i", -errno.ENODEV))
+    found = netlink.parse_ack(done, "napi-get")
+    assert found is not None and found.code == errno.ENODEV
+    assert netlink.parse_ack(Message(uapi.NLMSG_DONE, 0, 1, struct.pack("=i", 0)), "x") is None
+
+
+class FakeSocket:
+    """Answers each request with the next list of datagrams; %seq is put in by renumber()."""
+
+    def __init__(self, answers: list[list[bytes]]) -> None:
+        self.answers = iter(answers)
+        self.queue: Iterator[bytes] = iter(())
+        self.sent: list[bytes] = []
+
+    def setsockopt(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def sendto(self, data: bytes, _: object) -> None:
+        self.sent.append(data)
+        sequence = struct.unpack_from("=I", data, 8)[0]
+        self.queue = iter([renumber(d, sequence) for d in next(self.answers)])
+
+    def recvmsg(self, _: int) -> tuple[bytes, list[object], int, None]:
+        data = next(self.queue, None)
+        if data is None:
+            raise BlockingIOError
+        return data, [], 0, None
+
+
+def renumber(data: bytes, sequence: int) -> bytes:
+    out, offset = bytearray(data), 0
+    while offset < len(data):
+        if struct.unpack_from("=I", out, offset + 8)[0] != 999:
+            struct.pack_into("=I", out, offset + 8, sequence)
+        length = struct.unpack_from("=I", out, offset)[0]
+        offset += length + (-length % 4)
+    return bytes(out)
+
+
+FakeNet = list[list[bytes]]
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, answers: FakeNet) -> tuple[netlink.Netdev, FakeSocket]:
+    fake = FakeSocket(answers)
+    monkeypatch.setattr(socket, "socket", lambda *_: fake)
+    return netlink.Netdev(), fake
+
+
+def family(*ops: int) -> list[bytes]:
+    nests = b"".join(netlink.pack_attr(i, attr(1, op)) for i, op in enumerate(ops, 1))
+    body = GENL + attr(1, FAMILY, "=H") + netlink.pack_attr(6, nests)
+    return [message(uapi.GENL_ID_CTRL, body), message(uapi.NLMSG_ERROR, error_body(0))]
+
+
+DONE = message(uapi.NLMSG_DONE, struct.pack("=i", 0), flags=2)
+
+
+def test_dump_without_multi_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 1024 NAPIs arrive, in 43 parts that carry no NLM_F_MULTI, as the kernel sends them."""
+    parts = []
+    for start in range(0, 1024, 24):
+        ids = range(1024 - start, max(0, 1000 - start), -1)
+        parts.append(b"".join(message(FAMILY, napi(i)) for i in ids))
+    netdev, _ = opened(monkeypatch, [family(10, 11), [*parts, DONE]])
+    found = [n.napi_id for _, n in netdev.napis()]
+    assert found == list(range(1024, 0, -1))
+
+
+def test_stale_messages_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = message(FAMILY, napi(666), seq=999)
+    netdev, _ = opened(monkeypatch, [family(10, 11), [stale + message(FAMILY, napi(5)), DONE]])
+    assert [n.napi_id for _, n in netdev.napis()] == [5]
+
+
+def test_interrupted_dump_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn = message(FAMILY, napi(4), flags=uapi.NLM_F_DUMP_INTR)
+    whole = [message(FAMILY, napi(5)) + message(FAMILY, napi(4)), DONE]
+    netdev, _ = opened(monkeypatch, [family(10, 11), [torn, DONE], whole])
+    assert [n.napi_id for _, n in netdev.napis()] == [5, 4]
+
+
+def test_silence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    netdev, _ = opened(monkeypatch, [family(10, 11), [message(FAMILY, napi(4))]])
+    with pytest.raises(RxlaneError) as caught:
+        netdev.napis()
+    assert caught.value.kind is Kind.KERNEL
+
+
+def policy_dump(top: int | None) -> list[bytes]:
+    """napi-set takes attributes 2, 5, 6, 7 and, up to top, 8."""
+    ops = netlink.pack_attr(9, netlink.pack_attr(14, attr(1, 3)))
+    facts = {2: b"", 5: attr(5, 2**31 - 1, "=Q"), 6: b"", 7: b""}
+    if top is not None:
+        facts[8] = attr(5, top, "=Q")
+    nests = [message(uapi.GENL_ID_CTRL, GENL + ops)]
+    for number, fact in facts.items():
+        inner = netlink.pack_attr(3, netlink.pack_attr(number, attr(1, 4) + fact))
+        nests.append(message(uapi.GENL_ID_CTRL, GENL + netlink.pack_attr(8, inner)))
+    return [*nests, DONE]
+
+
+@pytest.mark.parametrize(
+    ("top", "settable", "highest"),
+    [(None, (5, 6, 7), 0), (1, (5, 6, 7, 8), 1), (2, (5, 6, 7, 8), 2)],
+)
+def test_probing(
+    monkeypatch: pytest.MonkeyPatch, top: int | None, settable: tuple[int, ...], highest: int
+) -> None:
+    netdev, _ = opened(monkeypatch, [family(10, 11, 14), policy_dump(top)])
+    found = netdev.capabilities()
+    assert (found.napi_set, found.settable, found.max_threaded) == (True, settable, highest)
+
+
+def test_probing_stock_6_12(monkeypatch: pytest.MonkeyPatch) -> None:
+    netdev, _ = opened(monkeypatch, [family(10, 11, 13)])
+    assert netdev.capabilities() == Capabilities(netdev=True)
+    with pytest.raises(RxlaneError) as caught:
+        netdev.napi_set(1, {8: 1})
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert str(caught.value) == "kernel does not support NAPI_SET"
+
+
+def test_kernel_without_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = [message(uapi.NLMSG_ERROR, error_body(errno.ENOENT))]
+    netdev, _ = opened(monkeypatch, [refusal])
+    assert netdev.capabilities() == Capabilities()
+    assert netdev.napis() == [] and netdev.queues() == []
+
+
+def test_refused_set_carries_the_kernels_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = netlink.pack_attr(uapi.NLMSGERR_ATTR_MSG, b"integer out of range\0")
+    flags = uapi.NLM_F_CAPPED | uapi.NLM_F_ACK_TLVS
+    refusal = [message(uapi.NLMSG_ERROR, error_body(errno.ERANGE, words), flags=flags)]
+    netdev, fake = opened(monkeypatch, [family(10, 11, 14), refusal])
+    with pytest.raises(NetlinkError, match="NAPI 7: integer out of range"):
+        netdev.napi_set(7, {8: 3})
+    assert fake.sent[-1].endswith(netlink.pack_napi_set(7, {8: 3}))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 200])
+def test_names_that_no_device_has(name: str) -> None:
+    assert netlink.resolve(name) is None

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading /sys and /proc trees, and joining queues, NAPIs and IRQs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rxlane import observe
+from rxlane.errors import RxlaneError
+from rxlane.model import Napi
+from rxlane.netlink import QueueRow
+from rxlane.sysfs import Sysfs
+
+
+def tree(root: Path, files: dict[str, str]) -> Sysfs:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Sysfs(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"),
+    [
+        ("virtio0-input.3", 3),
+        ("virtio0-output.3", None),
+        ("virtio0-config", None),
+        ("eth0-rx-0", 0),
+        ("eth0-tx-0", None),
+        ("eth0-TxRx-12", 12),
+        ("ens1f0-rxtx-2", 2),
+        ("eth0-Tx-Rx-1", 1),
+        ("mlx5_comp5@pci:0000:3b:00.0", 5),
+        ("eth0", None),
+        ("nvme0q1", None),
+    ],
+)
+def test_irq_names(name: str, queue: int | None) -> None:
+    assert observe.irq_queue(name) == queue
+
+
+def test_links_of_queue_get_win() -> None:
+    rows = [QueueRow(2, "rx", 0, 12), QueueRow(2, "rx", 1, 11), QueueRow(2, "tx", 0, None)]
+    napis = [Napi(11, 40), Napi(12, None)]
+    queues = observe.link_queues({"rx": [0, 1], "tx": [0]}, rows, napis, {0: [50]})
+    assert [(q.kind, q.index, q.napi_id, q.napi_source) for q in queues] == [
+        ("rx", 0, 12, "netdev"),
+        ("rx", 1, 11, "netdev"),
+        ("tx", 0, None, "unknown"),
+    ]
+    assert [(q.irq, q.irq_source) for q in queues[:2]] == [(50, "irq-name"), (40, "netdev")]
+
+
+def test_order_only_when_the_counts_fit() -> None:
+    """Stock 6.12 links nothing for virtio_net: ids ascend in queue order."""
+    rows = [QueueRow(2, "rx", n, None) for n in range(3)]
+    counts = {"rx": range(3), "tx": range(3)}
+    napis = [Napi(n) for n in (8195, 8193, 8194)]
+    found = observe.link_queues(counts, rows, napis, {})
+    assert [(q.napi_id, q.napi_source) for q in found] == [
+        (8193, "order"),
+        (8194, "order"),
+        (8195, "order"),
+    ]
+    assert {q.napi_id for q in observe.link_queues(counts, rows, napis[:2], {})} == {None}
+    partly = [QueueRow(2, "rx", 0, 8193), *rows[1:]]
+    assert [q.napi_id for q in observe.link_queues(counts, partly, napis, {})] == [8193, None, None]
+
+
+def test_two_irqs_of_one_name_are_no_link() -> None:
+    queues = observe.link_queues({"rx": [0]}, [], [Napi(5)], {0: [40, 41]})
+    assert (queues[0].irq, queues[0].irq_source) == (None, "unknown")
+
+
+def test_topology(tmp_path: Path) -> None:
+    base = "sys/devices/system/cpu"
+    files = {f"{base}/online": "0-2\n", f"{base}/present": "0-3\n", f"{base}/isolated": "2\n"}
+    for n in range(4):
+        files[f"{base}/cpu{n}/topology/physical_package_id"] = f"{n // 2}\n"
+        files[f"{base}/cpu{n}/topology/core_id"] = f"{n // 2}\n"
+        files[f"{base}/cpu{n}/topology/thread_siblings_list"] = f"{n - n % 2}-{n - n % 2 + 1}\n"
+    files["sys/devices/system/node/node0/cpulist"] = "0-1\n"
+    files["sys/devices/system/node/node1/cpulist"] = "2-3\n"
+    found = observe.topology(tree(tmp_path, files))
+    assert found.online == (0, 1, 2) and found.isolated == (2,) and found.nohz_full == ()
+    assert found.housekeeping == (0, 1)
+    two = found.cpu(2)
+    assert two is not None
+    assert (two.package, two.core, two.node, two.siblings) == (1, 1, 1, (2, 3))
+
+
+def test_topology_of_a_bare_tree(tmp_path: Path) -> None:
+    """No NUMA, no topology files, nohz_full says (null): nothing crashes."""
+    base = "sys/devices/system/cpu"
+    found = observe.topology(tree(tmp_path, {f"{base}/online": "0", f"{base}/nohz_full": "(null)"}))
+    assert found.online == (0,) and found.cpus[0].siblings == (0,)
+
+
+def test_physical_and_virtual_devices(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"sys/class/net/veth0/ifindex": "3"})
+    for bus, name in (("virtio", "eth0"), ("netdevsim", "eni1")):
+        (tmp_path / "sys/bus" / bus / "drivers" / f"{bus}_drv").mkdir(parents=True)
+        device = tmp_path / "sys/class/net" / name / "device"
+        device.mkdir(parents=True)
+        (device / "subsystem").symlink_to(tmp_path / "sys/bus" / bus)
+        (device / "driver").symlink_to(tmp_path / "sys/bus" / bus / "drivers" / f"{bus}_drv")
+    assert observe._is_physical(sysfs, "eth0")
+    assert not observe._is_physical(sysfs, "eni1")
+    assert not observe._is_physical(sysfs, "veth0")
+    assert observe._driver(sysfs, "eth0") == "virtio_drv"
+
+
+def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> None:
+    files = {f"sys/pci/msi_irqs/{n}": "msix" for n in (41, 42, 43)}
+    sysfs = tree(tmp_path, files)
+    (tmp_path / "sys/pci/virtio0").mkdir()
+    (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth0/device").symlink_to(tmp_path / "sys/pci/virtio0")
+    for number, action in (
+        (41, "virtio0-config"),
+        (42, "virtio0-input.0"),
+        (43, "virtio0-output.0"),
+    ):
+        (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
+    assert observe._device_irqs(sysfs, "eth0") == {0: [42]}
+
+
+def test_unreadable_files_are_absent(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"a": "text", "b": "7\n", "c": "3-1"})
+    assert sysfs.read("nothing") is None and sysfs.number("a") is None and sysfs.number("b") == 7
+    assert sysfs.cpus("c") == () and sysfs.names("nothing") == [] and sysfs.folders("a") == []
+
+
+def test_failing_writes_name_the_file(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"dir/x": ""})
+    with pytest.raises(RxlaneError) as caught:
+        sysfs.write("nothing", "1")
+    assert caught.value.kind.unsupported
+    with pytest.raises(RxlaneError, match="/dir: Is a directory"):
+        sysfs.write("dir", "1")
+    sysfs.write("dir/x", "5")
+    assert sysfs.read("dir/x") == "5"

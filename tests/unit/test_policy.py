@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import ModeRule
+from rxlane.policy import (
+    NAMES,
+    from_plain,
+    parse_assignments,
+    parse_modes,
+    parse_section,
+)
+
+
+def bad(options: dict[str, str]) -> str:
+    with pytest.raises(RxlaneError) as caught:
+        parse_section("napi", [], options)
+    assert caught.value.kind is Kind.OPTION
+    text = str(caught.value)
+    assert "\n" not in text and text.startswith("[napi] ")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("on", (ModeRule("on"),)),
+        ("busy-poll@0-3,off@4-", (ModeRule("busy-poll", ((0, 3),)), ModeRule("off", ((4, None),)))),
+        ("on@0,2-3,off@5", (ModeRule("on", ((0, 0), (2, 3))), ModeRule("off", ((5, 5),)))),
+    ],
+)
+def test_modes(text: str, rules: tuple[ModeRule, ...]) -> None:
+    assert parse_modes(text) == rules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "om",
+        "on@",
+        "on@x",
+        "on@3-1",
+        "1-",
+        "on,off",
+        "on@0-,off@3",
+        "on@1,1",
+        "busy_poll",
+        "@1",
+        "on@0-99999999",
+        "on@1@2",
+        ",",
+        "on@1,",
+        "2",
+    ],
+)
+def test_malformed_modes(text: str) -> None:
+    message = bad({"threaded": text})
+    assert f"threaded={text}" in message
+
+
+MODE = st.sampled_from(["off", "on", "busy-poll"])
+
+
+@given(st.lists(st.tuples(MODE, st.integers(1, 5)), min_size=1, max_size=6), st.booleans())
+def test_every_written_queue_gets_its_mode(parts: list[tuple[str, int]], open_end: bool) -> None:
+    """Consecutive ranges of random length: each queue is in the mode that was written for it."""
+    texts: list[str] = []
+    expected: dict[int, str] = {}
+    start = 0
+    for mode, length in parts:
+        texts.append(f"{mode}@{start}-{start + length - 1}")
+        expected |= {queue: mode for queue in range(start, start + length)}
+        start += length
+    if open_end:
+        texts.append(f"off@{start}-")
+        expected[start + 1000] = "off"
+    rules = parse_modes(",".join(texts))
+    for queue, mode in expected.items():
+        assert [r.mode for r in rules if r.covers(queue)] == [mode]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=12), max_size=4))
+def test_any_text_is_a_section_or_one_line(options: dict[str, str]) -> None:
+    try:
+        parse_section("napi", [], options)
+    except RxlaneError as error:
+        assert error.kind is Kind.OPTION
+        assert "\n" not in str(error) and len(str(error)) < 400
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threded": "on"}, "did you mean threaded"),
+        ({"zzz": "1"}, "known are"),
+        ({"thread_priority": "99", "thread_policy": "fifo"}, "1..98"),
+        ({"thread_priority": "0", "thread_policy": "fifo"}, "1..98"),
+        ({"thread_policy": "fifo"}, "needs a priority"),
+        ({"thread_priority": "5"}, "real-time class"),
+        ({"thread_policy": "other", "thread_priority": "5"}, "real-time class"),
+        ({"thread_policy": "rr", "thread_priority": "5", "thread_nice": "1"}, "no meaning"),
+        ({"thread_policy": "idle", "thread_nice": "1"}, "no meaning"),
+        ({"thread_policy": "deadline"}, "give one of"),
+        ({"thread_nice": "20"}, "-20..19"),
+        ({"thread_nice": "1.5"}, "whole number"),
+        ({"management_queues": "-1"}, "out of range"),
+        ({"management_queues": "9" * 30}, "whole number"),
+        ({"thread_cpus": "all"}, "CPU list"),
+        ({"thread_cpus": "4-2"}, "backwards"),
+        ({"defer_hard_irqs": str(2**31)}, "out of range"),
+        ({"gro_flush_timeout": "-5"}, "out of range"),
+        ({"irq_suspend_timeout": "20us"}, "whole number"),
+        ({"allow_realtime_cpu0": "yes"}, "give one of"),
+        ({"threaded": "\x1b[31mon"}, "no mode"),
+    ],
+)
+def test_bad_options(options: dict[str, str], words: str) -> None:
+    assert words in bad(options)
+
+
+def test_empty_values_leave_everything_alone() -> None:
+    section = parse_section("napi", [], dict.fromkeys(NAMES, ""))
+    assert section.modes == () and section.cpus is None and section.sched is None
+    assert section.defer_hard_irqs is None and section.management_queues == 0
+
+
+def test_nice_alone_means_the_fair_class() -> None:
+    assert parse_section("napi", [], {"thread_nice": "-5"}).sched == "other:-5"
+    fifo = {"thread_policy": "fifo", "thread_priority": "50"}
+    assert parse_section("napi", [], fifo).sched == "fifo:50"
+
+
+@pytest.mark.parametrize("text", ["threaded", "=on", "", " = "])
+def test_malformed_assignments(text: str) -> None:
+    with pytest.raises(RxlaneError):
+        parse_assignments([text], "x")
+    with pytest.raises(RxlaneError):
+        parse_assignments(["a=1", "a=2"], "x")
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"sections": [1]}, {"sections": [{}]}])
+def test_malformed_policy_files(data: object) -> None:
+    with pytest.raises(RxlaneError) as caught:
+        from_plain(data)
+    assert caught.value.kind is Kind.FORMAT

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxlane import show
+from rxlane.model import Irq, Napi, Thread
+from unit import simhost
+
+
+def test_map_names_every_part_of_a_lane() -> None:
+    link = simhost.link(queues=2)
+    napis = (replace(link.napis[0], pid=77, threaded=2), link.napis[1])
+    queues = tuple(replace(q, irq=40, irq_source="irq-name") for q in link.queues)
+    host = replace(
+        simhost.snapshot(replace(link, napis=napis, queues=queues)),
+        irqs=(Irq(40, "virtio0-input.0", (0, 1), (1,)),),
+        threads=(Thread(77, "napi/eth0-8193", "fifo", 50, 0, (3,)),),
+    )
+    lines = show.map_text(host, host.links).splitlines()
+    assert lines[0] == "eth0: virtio_net, up, 2 RX and 2 TX queues"
+    assert lines[1].split() == "queue NAPI IRQ IRQ CPUs mode PID CPU policy node".split()
+    assert lines[2].split() == "rx0 8193 40 1 busy-poll 77 3 fifo/50 0".split()
+    assert lines[3].split() == "rx1 8194 40 1 softirq - - - 0".split()
+    assert lines[-1] == "  queue-NAPI links from: netdev; IRQ links from: irq-name"
+
+
+CPUS = st.sets(st.integers(0, 511), min_size=1, max_size=200).map(lambda s: tuple(sorted(s)))
+
+
+@given(CPUS, CPUS, st.integers(1, 2**31 - 1), st.integers(1, 2**22))
+def test_map_fits_80_columns(
+    irq_cpus: tuple[int, ...], cpus: tuple[int, ...], napi_id: int, pid: int
+) -> None:
+    """On hosts of 512 CPUs with any affinity, the longest ids and a huge IRQ number."""
+    link = simhost.link(queues=1)
+    napi = Napi(napi_id, 2_000_000, pid, 2, 100, 15000, 20000)
+    queue = replace(link.queues[0], napi_id=napi_id, irq=2_000_000)
+    host = replace(
+        simhost.snapshot(replace(link, napis=(napi,), queues=(queue,))),
+        irqs=(Irq(2_000_000, "x", irq_cpus, irq_cpus),),
+        threads=(Thread(pid, "napi/eth0-1", "other", 0, -20, cpus),),
+    )
+    lines = show.map_text(host, host.links).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert str(napi_id) in lines[2] and str(pid) in lines[2] and "busy-poll" in lines[2]
+
+
+def test_cut_lists_say_so() -> None:
+    assert show._fit("0,2,4,6,8", 6) == "0,2,4+"
+    assert show._fit("0-3", 6) == "0-3   "
+
+
+def test_json_leaves_out_what_is_not_reported() -> None:
+    host = simhost.snapshot(capabilities=simhost.STOCK)
+    lane = json.loads(show.map_json(host, host.links))["devices"][0]["lanes"][0]
+    assert lane["napi-id"] == 8193 and lane["mode"] == "off" and lane["napi-source"] == "netdev"
+    assert "irq" not in lane and "pid" not in lane and "defer-hard-irqs" not in lane
+
+
+def test_napis_without_a_queue_are_shown() -> None:
+    link = simhost.link(queues=1)
+    more = replace(link, napis=(*link.napis, Napi(9999, None, None, 1, 0, 0, 0)))
+    host = simhost.snapshot(more)
+    assert "?     9999" in show.map_text(host, host.links)
+
+
+def test_different_timers_get_a_line_each() -> None:
+    link = simhost.link(queues=2)
+    napis = (replace(link.napis[0], defer_hard_irqs=100), link.napis[1])
+    text = show.map_text(simhost.snapshot(replace(link, napis=napis)), [replace(link, napis=napis)])
+    assert "NAPI 8193: defer 100, flush 0 ns, suspend 0 ns" in text
+    assert "NAPI 8194: defer 0, flush 0 ns, suspend 0 ns" in text
+
+
+def test_down_device() -> None:
+    host = simhost.snapshot(simhost.link(up=False))
+    assert "interface eth0 is down, no NAPI instances" in show.map_text(host, host.links)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rxlane import tuned_compat
+from rxlane.tuned_compat import Adapter, Row
+from unit import simhost
+from unit.simhost import SimHost
+
+
+def row(devices: str = "eth0", name: str = "napi", **options: str | None) -> Row:
+    return Row(name, frozenset(devices.split()), tuple(options.items()))
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        (None, ()),
+        ("", ()),
+        ("*", ()),
+        ("eth0", ("eth0",)),
+        ("eth0, veth1 !eth2 ens*", ("eth0", "veth1")),
+        ("eth[01] eth?", ()),
+    ],
+)
+def test_exact_names(expression: str | None, names: tuple[str, ...]) -> None:
+    assert tuned_compat.exact_names(expression) == names
+
+
+@pytest.mark.parametrize(
+    ("path", "hardware"),
+    [
+        ("/devices/pci0000:00/0000:00:03.0/virtio0/net/eth0", True),
+        ("/devices/pci0000:00/0000:00:05.0/net/eth1", True),
+        ("/devices/virtual/net/veth0", False),
+        ("/devices/netdevsim1/net/eni1np1", False),
+    ],
+)
+def test_hardware(path: str, hardware: bool) -> None:
+    assert tuned_compat.is_hardware(path) == hardware
+
+
+def test_old_tuned_gets_one_line() -> None:
+    def old(self: object, name: str, devices_expression: str) -> None: ...
+
+    def new(self: object, name: str, priority: int, devices_expression: str) -> None: ...
+
+    assert tuned_compat.unsupported(new) is None
+    assert "2.25" in str(tuned_compat.unsupported(old))
+
+
+def adapter(tmp_path: Path, host: SimHost) -> Adapter:
+    return Adapter(tmp_path / "state", lambda: host)
+
+
+def test_sections_make_one_plan(tmp_path: Path) -> None:
+    two = simhost.link("eth1", 2, ifindex=3, base=9000)
+    host = SimHost(simhost.snapshot(simhost.link(), two))
+    before = simhost.settings(host)
+    work = adapter(tmp_path, host)
+    rows = [row(threaded="on", thread_cpus='"auto"'), row("eth1", "other", threaded="busy-poll")]
+    assert work.apply(rows).ok
+    report = work.verify(rows, {"eth0"})
+    assert report.ok and not [text for _, text in report.lines if "eth1/" in text]
+    assert work.rollback().ok and simhost.settings(host) == before
+
+
+def test_a_bad_section_stops_all_of_them(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    report = adapter(tmp_path, host).apply([row(threaded="on"), row("eth9", "b", threaded="om")])
+    assert not report.ok and host.writes == 0
+    assert [level for level, _ in report.lines] == ["error"]
+    assert report.lines[0][1].startswith("[b] threaded=om: ")
+
+
+def test_unsupported_is_a_warning_not_a_failure(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot(capabilities=simhost.STOCK))
+    work = adapter(tmp_path, host)
+    rows = [row(threaded="busy-poll", defer_hard_irqs="5", management_queues=None)]
+    report = work.apply(rows)
+    assert report.ok
+    assert [line for level, line in report.lines if level == "warning" and "NAPI_SET" in line]
+    assert work.verify(rows, {"eth0"}).ok
+
+
+def test_drift_fails_verify_with_one_line_each(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    work = adapter(tmp_path, host)
+    work.apply([row(threaded="on")])
+    host.write_napi(8195, {"threaded": "off"})
+    report = work.verify([row(threaded="on")], {"eth0"})
+    errors = [text for level, text in report.lines if level == "error"]
+    assert not report.ok and len(errors) == 1
+    assert "eth0/rx2/threaded is off, expected on" in errors[0]
+
+
+def test_originals_of_a_killed_tuned_come_back(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    before = simhost.settings(host)
+    adapter(tmp_path, host).apply([row(threaded="on", thread_nice="5")])
+    again = adapter(tmp_path, host)  # the journal is all that the new process knows
+    assert again.apply([row(threaded="busy-poll@3")]).ok
+    assert again.rollback().ok and simhost.settings(host) == before
+
+
+def test_device_that_is_down_at_rollback_is_a_warning(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    work = adapter(tmp_path, host)
+    work.apply([row(threaded="on")])
+    host.set_down("eth0")
+    report = work.rollback()
+    assert not report.ok and "interface is down" in report.lines[0][1]
