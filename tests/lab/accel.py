@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lab.paths import cache
 from lab.progress import say
+from lab.qemu import SYSTEM
 
-QEMU = "qemu-system-x86_64"
 PROBE_S = 10.0
 
 
@@ -18,7 +18,7 @@ def boots_with_kvm(bzimage: Path) -> bool:
     """True when the kernel's first words reach the serial port under KVM within PROBE_S."""
     with tempfile.TemporaryDirectory() as scratch:
         console = Path(scratch) / "console"
-        argv = [QEMU, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-display",
+        argv = [SYSTEM, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-display",
                 "none", "-no-reboot", "-kernel", str(bzimage), "-serial", f"file:{console}",
                 "-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1"]  # fmt: skip
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as qemu:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from lab import accel
+from lab import accel, qemu
 from lab.cache import digest
 from lab.kernel import KernelImage
 from lab.net import Network
@@ -67,6 +67,10 @@ class GuestSpec:
         extra = ("e1000e", "vmxnet3", "igb")
         return [("virtio", self.queues), *((n, 1) for n in extra if getattr(self, n))]
 
+    def devices(self) -> list[str]:
+        """QEMU's names of the NICs that not every QEMU emulates."""
+        return [kind for kind, _queues in self.nics() if kind != "virtio"]
+
 
 class Guest:
     """Context manager of a booted guest. On failure the console log is kept and named."""
@@ -74,6 +78,7 @@ class Guest:
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
         self.kernel, self.spec = kernel, spec
         self.accel = accel.choose(kernel.bzimage)
+        self._program = qemu.having(spec.devices())
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
         self.console = self.folder / "console.log"
@@ -188,8 +193,9 @@ class Guest:
         (self.folder / "command").write_text(" ".join(argv) + "\n")
         with (self.folder / "qemu.log").open("wb") as log:
             self._qemu = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=self._program.environment(),
+            )  # fmt: skip
 
     def _wait_for_boot(self) -> None:
         end = time.monotonic() + BOOT_S[self.accel]
@@ -234,7 +240,7 @@ class Guest:
         model = "host" if self.accel == "kvm" else "max,vendor=GenuineIntel"
         fast = "kvm" if self.accel == "kvm" else "tcg,thread=multi"
         argv = [
-            accel.QEMU, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35",
+            *self._program.argv, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35",
             "-accel", fast, "-cpu", model, "-m", str(spec.memory_mb),
             "-smp", f"{spec.cpus},sockets={spec.sockets},cores={cores},threads={spec.threads}",
             "-kernel", str(self.kernel.bzimage), "-append", self._cmdline(),
@@ -296,5 +302,6 @@ class Guest:
             device = {"virtio": "virtio-net-pci"}.get(tap.nic, tap.nic)
             many = f",mq=on,vectors={2 * tap.queues + 2}" if tap.queues > 1 else ""
             argv += ["-netdev", net]
-            argv += ["-device", f"{device},netdev=n-{tap.nic},mac={tap.mac}{many}"]
+            # Nothing boots from the network: no option ROM to find and run.
+            argv += ["-device", f"{device},netdev=n-{tap.nic},mac={tap.mac},romfile={many}"]
         return argv
