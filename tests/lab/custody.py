@@ -14,7 +14,7 @@ from pathlib import Path
 from lab import apt
 from lab.base import Base, apply_series, newest, read_base, unpack
 from lab.kernel import build_environment, compiler, configure
-from lab.paths import BUILD, PATCHES, cache
+from lab.paths import BUILD, PATCHES, TREE, cache
 from lab.progress import StepFailed, say, step, tool
 
 IDENTITY = {
@@ -25,6 +25,7 @@ IDENTITY = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
 }
+PREIMAGES = TREE / "tests" / "unit" / "preimages"
 # A patch without a sign-off is meant: nobody has signed it off.
 CHECKPATCH_IGNORE = "MISSING_SIGN_OFF,FILE_PATH_CHANGES"
 REVIEW_TAGS = re.compile(
@@ -48,10 +49,7 @@ def tree(name: str) -> Path:
     version = apt.choose(base.package, base.version)
     unpack(base, version, target)
     with step(f"laying {target.relative_to(BUILD.parent)}"):
-        git(target, "init", "-q", "-b", "rxlane")
-        git(target, "add", "-A", "-f")
-        git(target, "commit", "-q", "-m", f"{base.package} {version}", when="@0 +0000")
-        git(target, "tag", "base")
+        commit_base(target, f"{base.package} {version}")
         for patch in base.patches:
             git(target, "am", "-q", "--keep-cr", "--committer-date-is-author-date", patch)
     say(f"{len(base.patches)} patches over {base.package} {version}")
@@ -84,7 +82,43 @@ def refresh(name: str) -> None:
         for patch in changed:
             shutil.copyfile(out / patch, folder / patch)
     (folder / "series").write_text("".join(f"{patch}\n" for patch in names))
+    store_preimages(repository, name)
     say(f"{name}: {len(names)} patches, {len(changed)} changed, {len(gone)} removed")
+
+
+def store_preimages(repository: Path, name: str) -> None:
+    """Keeps the files that the series touches, as the base has them, for the unit test of export.
+
+    Only with them can the way from patches to commits and back be tried without a kernel source.
+    """
+    files = sorted(
+        {path for patch in read_base(name).patches for path in touched(patch.read_text())}
+    )
+    known = set(git(repository, "ls-tree", "-r", "--name-only", "base").splitlines())
+    archive = PREIMAGES / f"{name}.tar.xz"
+    archive.parent.mkdir(exist_ok=True)
+    old = [path for path in files if path in known]
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / "preimages.tar"
+        git(repository, "archive", "--format=tar", "-o", plain, "base", "--", *old)
+        tool(["xz", "-9", "--keep", "--threads=1", plain])
+        shutil.copyfile(plain.with_suffix(".tar.xz"), archive)
+
+
+def replay(base: Base, archive: Path, repository: Path) -> None:
+    """A repository of the stored pre-images with the series applied on top as commits."""
+    repository.mkdir()
+    tool(["tar", "-xf", archive, "-C", repository])
+    commit_base(repository, "pre-images")
+    for patch in base.patches:
+        git(repository, "am", "-q", "--keep-cr", "--committer-date-is-author-date", patch)
+
+
+def commit_base(repository: Path, message: str) -> None:
+    git(repository, "init", "-q", "-b", "rxlane")
+    git(repository, "add", "-A", "-f")
+    git(repository, "commit", "-q", "-m", message, when="@0 +0000")
+    git(repository, "tag", "base")
 
 
 def _same(new: Path, old: Path) -> bool:

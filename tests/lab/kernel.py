@@ -4,6 +4,7 @@
 Builds are kept by the hash of source version, patches, configuration and compiler.
 """
 
+import json
 import os
 import re
 import shutil
@@ -69,6 +70,14 @@ def wanted_options(text: str) -> dict[str, str]:
     return options
 
 
+def wanted_of(base: str, flavour: str) -> dict[str, str]:
+    """All options of a flavour, those of later fragments winning."""
+    wanted: dict[str, str] = {}
+    for part in fragments(base, flavour):
+        wanted.update(wanted_options(part.read_text()))
+    return wanted
+
+
 def not_held(wanted: dict[str, str], config: str) -> list[str]:
     """The options that olddefconfig did not take over as asked."""
     held = wanted_options(config)
@@ -94,9 +103,7 @@ def build_environment() -> dict[str, str]:
 
 def configure(tree: Path, base: str, flavour: str) -> None:
     """.config of the flavour; StepFailed when an option asked for is not in the outcome."""
-    wanted: dict[str, str] = {}
-    for part in fragments(base, flavour):
-        wanted.update(wanted_options(part.read_text()))
+    wanted = wanted_of(base, flavour)
     asked = tree / "lab.config"
     asked.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
     env = {**build_environment(), "KCONFIG_ALLCONFIG": str(asked)}
@@ -137,8 +144,8 @@ def build(base: str = "6.12", flavour: str = "fast", patched: bool = True) -> Ke
     known = read_base(base)
     version = apt.choose(known.package, known.version)
     patches = [patch.read_bytes() for patch in known.patches] if patched else []
-    configs = [part.read_bytes() for part in fragments(base, flavour)]
-    key = digest([known.package, version, *patches, "|", *configs, tool(["gcc", "--version"])])
+    config = json.dumps(wanted_of(base, flavour), sort_keys=True)
+    key = digest([known.package, version, *patches, config, tool(["gcc", "--version"])])
     found = built("kernels", key, lambda out: compile_kernel(known, version, flavour, patched, out))
     release = (found / "release").read_text().strip()
     return KernelImage(found / "bzImage", release, base, flavour, patched)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Configurations: what a fragment asks for, what of it was lost, and a reason for every group."""
+
+import re
+
+import pytest
+
+from lab.kernel import BASE_FLAVOURS, FLAVOURS, fragments, not_held, wanted_options
+from lab.paths import KCONFIG
+
+
+def test_wanted_options() -> None:
+    text = '# a reason\nCONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C="x=y"\n'
+    assert wanted_options(text) == {"CONFIG_A": "y", "CONFIG_B": "n", "CONFIG_C": '"x=y"'}
+
+
+def test_an_option_that_was_dropped_is_named() -> None:
+    wanted = {"CONFIG_A": "y", "CONFIG_B": "n", "CONFIG_C": "y"}
+    assert not_held(wanted, "CONFIG_A=y\n# CONFIG_C is not set\n") == ["CONFIG_C=y"]
+
+
+def test_every_group_has_a_reason() -> None:
+    for path in KCONFIG.iterdir():
+        for group in path.read_text().split("\n\n"):
+            first = group.strip().splitlines()[0]
+            assert re.match(r"# [A-Z].*[a-z]", first), f"{path.name}: {first}"
+
+
+def test_unknown_flavour_is_refused() -> None:
+    with pytest.raises(ValueError, match="7.2 has no flavour 'none'"):
+        fragments("7.2", "none")
+
+
+def test_flavours_exist() -> None:
+    assert {name for names in BASE_FLAVOURS.values() for name in names} == set(FLAVOURS)
+    for parts in FLAVOURS.values():
+        for part in parts:
+            assert (KCONFIG / part).exists()

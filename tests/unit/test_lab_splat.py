@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernel faults are found in a console log, and nothing else is."""
+
+import pytest
+
+from lab.splat import splats
+
+FAULTS = [
+    "[   12.1] BUG: kernel NULL pointer dereference, address: 0000000000000010",
+    "[   12.1] BUG: sleeping function called from invalid context at net/core/dev.c:1",
+    "[   12.1] WARNING: CPU: 0 PID: 1 at net/core/dev.c:6789 napi_enable+0x1/0x2",
+    "[   12.1] WARNING: possible circular locking dependency detected",
+    "[   12.1] RIP: 0010:napi_enable+0x1/0x2",
+    "[   12.1] Call Trace:",
+    "[   12.1] INFO: task ip:123 blocked for more than 20 seconds.",
+    "[   12.1] rcu: INFO: rcu_preempt self-detected stall on CPU",
+    "[   12.1] INFO: rcu_tasks detected stalls on tasks:",
+    "[   12.1] BUG: KASAN: slab-use-after-free in napi_schedule+0x1/0x2",
+    "[   12.1] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
+    "[   12.1] watchdog: BUG: soft lockup - CPU#0 stuck for 24s!",
+    "[   12.1] Kernel panic - not syncing: sysrq triggered crash",
+]
+HEALTHY = [
+    "[    0.0] Linux version 6.12.107 (rxlane@lab)",
+    "[    0.1] kmemleak: Kernel memory leak detector initialized (mem pool available: 1)",
+    "[    1.0] e1000e 0000:00:05.0 eth1: (PCI Express:2.5GT/s:Width x1)",
+    "debugging options are on; no bug was found",
+]
+
+
+@pytest.mark.parametrize("line", FAULTS)
+def test_fault_is_seen(line: str) -> None:
+    assert splats(f"before\n{line}\nafter\n") == [line]
+
+
+def test_healthy_console_is_quiet() -> None:
+    assert splats("\n".join(HEALTHY)) == []
