@@ -52,7 +52,7 @@ series: venv ## both series apply with fuzz 0 and pass checkpatch
 	$(LAB) series 7.2
 
 integration: venv ## guest tests with the packages (root)
-	$(PYTHON) -m pytest tests/integration -m 'not long and not debug' $(ARGS)
+	$(PYTHON) -m pytest tests/integration -m 'not long' $(ARGS)
 
 check: ## the gate: setup, lint, unit, series, debs, kernels, integration
 	@sh tests/setup packages
@@ -64,7 +64,7 @@ check-series: venv ## each patch of the series builds alone (long)
 	RXLANE_STRICT=1 $(LAB) series 7.2 --build
 
 check-debug: venv debs ## guest tests on the debug kernel (long)
-	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration --flavour debug $(ARGS)
+	RXLANE_STRICT=1 RXLANE_FLAVOUR=debug $(PYTHON) -m pytest tests/integration -m 'not long' $(ARGS)
 
 check-long: venv debs ## stress, power cuts, kernel variants (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long $(ARGS)

@@ -7,6 +7,7 @@ After every test the console must be free of kernel splats.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,10 +24,12 @@ TREE = Path(__file__).resolve().parents[2]
 DEBS = TREE / "build" / "debs"
 READER = TREE / "tests" / "lab" / "reader.py"
 
+# The configuration of tests/lab/kconfig that kernels of our own are built with.
+FLAVOUR = os.environ.get("RXLANE_FLAVOUR", "fast")
 OURS, STOCK_72, DEBIAN_612 = "ours-6.12", "stock-7.2", "debian-6.12"
 KERNELS: dict[str, Callable[[], KernelImage]] = {
-    OURS: partial(build, base="6.12", flavour="fast", patched=True),
-    STOCK_72: partial(build, base="7.2", flavour="fast", patched=False),
+    OURS: partial(build, base="6.12", flavour=FLAVOUR, patched=True),
+    STOCK_72: partial(build, base="7.2", flavour=FLAVOUR, patched=False),
     DEBIAN_612: partial(debian_prebuilt, "6.12"),
 }
 
@@ -57,6 +60,7 @@ class Host:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kernels(*names): the kernels a guest test runs on")
+    config.addinivalue_line("markers", "long: minutes each; make check-long")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
