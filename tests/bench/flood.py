@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One flood against one guest: set up, switch the guest's polling mode, offer load, read the sink.
+
+Conditions that hold for every mode alike, and why:
+
+* the neighbour entry of the guest is permanent, or softirq mode would also lose its ARP answers;
+* the tap has no queueing discipline, as the seed had it: drops happen where the guest is full;
+* a sender gives each flow BATCH messages a turn: the 200 netperf of the seed share a few CPUs
+  too, so each sends for a time slice and then waits;
+* the virtual CPU has a host CPU of its own (bench/placement.py).
+"""
+
+import enum
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import tools
+from lab.vm import Guest
+
+GUEST_ADDRESS = "10.77.0.2"
+SINK_PORT = 6000
+REMOTE = "/opt/bench"
+RESULT = "/run/udpsink.json"
+BATCH = 32
+WINDOW_MS = 2000
+RAMP_STEPS = 3  # first 300 ms: ring, sockets and scheduler settle
+LEAD_MS = 300  # the flood outlasts the sink's window by this
+
+
+class Mode(enum.Enum):
+    """How the guest's receive queue is polled: (sysfs `threaded`, nice of its thread)."""
+
+    SOFTIRQ = ("softirq", 0, 0)
+    THREADED = ("threaded", 1, 0)
+    NICE10 = ("threaded, nice 10", 1, 10)
+
+    def __init__(self, label: str, threaded: int, nice: int) -> None:
+        self.label = label
+        self.threaded = threaded
+        self.nice = nice
+
+
+class ModeRefused(Exception):
+    """The guest's kernel did not take the polling mode; the message says what it holds instead."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One run, in messages a second; ``spun`` is the idle-priority spinner's rounds a second."""
+
+    offered: float
+    carried: float
+    spun: float
+
+    @property
+    def share(self) -> float:
+        """Share of the offered messages that the application received."""
+        return self.carried / self.offered
+
+
+def steady(steps: list[int], step_ms: int, skip: int = RAMP_STEPS) -> float:
+    """Events a second over the window without its first ``skip`` steps."""
+    if len(steps) <= skip:
+        raise ValueError(f"a window of {len(steps)} steps has nothing after the ramp of {skip}")
+    return statistics.fmean(steps[skip:]) * 1000 / step_ms
+
+
+def reading(flood: dict[str, Any], sink: dict[str, Any]) -> Reading:
+    """From what udpflood and udpsink printed."""
+    return Reading(
+        offered=flood["sent"] / flood["seconds"],
+        carried=steady(sink["received"], sink["step_ms"]),
+        spun=steady(sink["spun"], sink["step_ms"]) if "spun" in sink else 0.0,
+    )
+
+
+class Bench:
+    """A booted guest ready for floods. ``device`` is the host interface the flood leaves by."""
+
+    def __init__(self, guest: Guest, built: dict[str, Path] | None = None) -> None:
+        self.guest = guest
+        self.built = built or tools.build_tools()
+        self.nic = guest.nic
+        guest.run(["mkdir", "-p", REMOTE])
+        for name in ("udpsink", "udpecho"):
+            guest.put(self.built[name], f"{REMOTE}/{name}", mode=0o755)
+        self.mac = guest.run(["cat", f"/sys/class/net/{self.nic}/address"]).stdout.strip()
+        self.device = self._device_to_guest()
+        guest.host(["tc", "qdisc", "replace", "dev", self.device, "root", "noqueue"])
+        self.pin_neighbour(self.device)
+
+    def _device_to_guest(self) -> str:
+        route = json.loads(self.guest.host(["ip", "-j", "route", "get", GUEST_ADDRESS]).stdout)
+        return str(route[0]["dev"])
+
+    def pin_neighbour(self, device: str) -> None:
+        """Resolves the guest on ``device`` for good."""
+        self.guest.host(
+            ["ip", "neigh", "replace", GUEST_ADDRESS, "lladdr", self.mac, "dev", device,
+             "nud", "permanent"]
+        )  # fmt: skip
+
+    def napi_threads(self) -> list[str]:
+        """Pids of the NAPI threads of the guest's NIC, by the name the kernel gives them."""
+        found = self.guest.run(["pgrep", f"^napi/{self.nic}-"], check=False)
+        return found.stdout.split()
+
+    def set_mode(self, mode: Mode) -> None:
+        """Switches the whole NIC by sysfs, which every kernel since 5.12 has. ModeRefused."""
+        switch = f"/sys/class/net/{self.nic}/threaded"
+        self.guest.put(f"{mode.threaded}\n".encode(), switch)
+        held = self.guest.run(["cat", switch]).stdout.strip()
+        if held != str(mode.threaded):
+            raise ModeRefused(f"{switch} holds {held} after {mode.threaded} was written")
+        if mode.threaded:
+            pids = self.napi_threads()
+            if not pids:
+                raise ModeRefused(f"{self.nic} is threaded but has no thread")
+            for pid in pids:
+                self.guest.run(["renice", "-n", str(mode.nice), "-p", pid])
+
+    def start_sink(self, flows: int, *, spin: bool, window_ms: int) -> None:
+        """Starts the receiving processes; returns when their sockets are bound."""
+        argv = [f"{REMOTE}/udpsink", "--ms", str(window_ms), "--result", RESULT]
+        if flows:
+            argv += ["--port", str(SINK_PORT), "--flows", str(flows)]
+        self.guest.run(argv + (["--spin"] if spin else []))
+
+    def read_sink(self) -> dict[str, Any]:
+        """What the sink counted, once its window is over and the guest has come to itself."""
+        done = self.guest.run([f"{REMOTE}/udpsink", "--await", RESULT, "--wait", "60"], timeout=120)
+        counted: dict[str, Any] = json.loads(done.stdout)
+        return counted
+
+    def flood(
+        self, flows: int, size: int, rate: float = 0, *, spin: bool = False,
+        window_ms: int = WINDOW_MS,
+    ) -> Reading:  # fmt: skip
+        """Offers ``rate`` messages a second (0: as fast as the sender can) and reads the sink."""
+        self.start_sink(flows, spin=spin, window_ms=window_ms)
+        sent = self.guest.host(
+            [str(self.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(SINK_PORT),
+             "--flows", str(flows), "--size", str(size), "--rate", str(round(rate)),
+             "--batch", str(BATCH), "--ms", str(window_ms + LEAD_MS)]
+        )  # fmt: skip
+        return reading(json.loads(sent.stdout), self.read_sink())
+
+    def idle_spin(self, window_ms: int = WINDOW_MS) -> float:
+        """Rounds a second of the spinner in the guest without load: the whole CPU's worth."""
+        self.start_sink(0, spin=True, window_ms=window_ms)
+        sink = self.read_sink()
+        return steady(sink["spun"], sink["step_ms"])

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the profile brings an application: packets received under flood, before and after.
+
+The application is one receiving process pinned to the CPU that takes its queue's interrupt: where
+a scheduler, RFS or an administrator who wants warm caches puts it. In softirq mode the flood's
+poll loop then takes that CPU from it. Queue and CPU are observed, not computed: a few packets are
+sent and /proc/interrupts tells where they arrived.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.flood import BATCH, GUEST_ADDRESS, LEAD_MS, REMOTE, RESULT, Bench, Reading, reading
+from bench.stats import Ratio, Summary, ratio, summary, turns
+
+FIRST_PORT = 6100
+TRIES = 24  # a flow lands on one of the laid-out queues with each try at worst evens
+PROBE_RATE = 1000
+PROBE_MS = 600
+WINDOW_MS = 2000
+SIZE = 64
+ROUNDS = 3
+
+Interrupts = Counter[tuple[int, int]]  # (queue, CPU) -> interrupts taken
+
+
+class NoLane(Exception):
+    """No flow was found that arrives on a laid-out queue."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A flow by its port (source and destination alike), its queue and that queue's CPU."""
+
+    port: int
+    queue: int
+    cpu: int
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Packets a second at the application with the profile off and on."""
+
+    target: Target
+    off: Summary
+    on: Summary
+    ratio: Ratio
+
+
+def interrupts(table: str, device: str) -> Interrupts:
+    """From /proc/interrupts: the rows that virtio_net names ``device-input.Q``."""
+    head, *rows = table.splitlines()
+    cpus = [int(word.removeprefix("CPU")) for word in head.split()]
+    found: Interrupts = Counter()
+    for row in rows:
+        name = re.search(rf"\b{re.escape(device)}-input\.(\d+)$", row.strip())
+        if name:
+            counts = row.split()[1 : 1 + len(cpus)]
+            for cpu, count in zip(cpus, counts, strict=True):
+                found[int(name[1]), cpu] += int(count)
+    return found
+
+
+class Gauge:
+    """Finds the flow on a booted guest and floods it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        link = bench.guest.run(["readlink", f"/sys/class/net/{bench.nic}/device"]).stdout
+        self.device = link.strip().rsplit("/", 1)[-1]
+
+    def _interrupts(self) -> Interrupts:
+        return interrupts(self.bench.guest.read("/proc/interrupts").decode(), self.device)
+
+    def _flood(self, target: Target, rate: int, window_ms: int, *, pinned: bool) -> Reading:
+        guest = self.bench.guest
+        sink = [f"{REMOTE}/udpsink", "--port", str(target.port), "--flows", "1",
+                "--ms", str(window_ms), "--result", RESULT]  # fmt: skip
+        guest.run(sink + (["--cpu", str(target.cpu)] if pinned else []))
+        sent = guest.host(
+            [str(self.bench.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(target.port),
+             "--from-port", str(target.port), "--flows", "1", "--size", str(SIZE),
+             "--rate", str(rate), "--batch", str(BATCH), "--ms", str(window_ms + LEAD_MS)]
+        )  # fmt: skip
+        return reading(json.loads(sent.stdout), self.bench.read_sink())
+
+    def find(self, managed: int) -> Target:
+        """A flow that arrives on a queue above the ``managed`` lowest. Raises NoLane."""
+        for port in range(FIRST_PORT, FIRST_PORT + TRIES):
+            before = self._interrupts()
+            self._flood(Target(port, 0, 0), PROBE_RATE, PROBE_MS, pinned=False)
+            taken = self._interrupts() - before
+            if taken:
+                (queue, cpu), _ = taken.most_common(1)[0]
+                if queue >= managed:
+                    return Target(port, queue, cpu)
+        raise NoLane(f"none of {TRIES} flows arrived on a queue from {managed} up")
+
+    def measure(self, target: Target, switch: Callable[[bool], None], rounds: int = ROUNDS) -> Gain:
+        """``switch(on)`` turns the profile on or off; both take turns."""
+        read: dict[bool, list[float]] = {False: [], True: []}
+        for on in turns([False, True], rounds):
+            switch(on)
+            read[on].append(self._flood(target, 0, WINDOW_MS, pinned=True).carried)
+        return Gain(
+            target, summary(read[False]), summary(read[True]), ratio(read[True], read[False])
+        )

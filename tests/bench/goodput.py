@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Goodput against offered load, 25 flows × 64 bytes, one virtual CPU, three polling modes.
+
+A receiver without livelock delivers what is offered up to its capacity and holds that capacity
+beyond it. Each point is therefore judged against the most it could be: the curve's own peak, or
+the offered load where that is below the peak.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.flood import Bench, Mode, Reading
+from bench.seed000 import by_mode
+from bench.stats import Summary, of_ideal, summary
+
+FLOWS = 25
+SIZE = 64
+FULL = 0  # udpflood's word for: as fast as the sender can
+LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 240_000, FULL)
+QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, FULL)
+FLOOR = 0.9
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One load of one curve, packets a second."""
+
+    load: int
+    offered: float
+    goodput: Summary
+
+
+@dataclass(frozen=True)
+class Curve:
+    mode: Mode
+    points: tuple[Point, ...]
+
+    @property
+    def peak(self) -> float:
+        return max(point.goodput.median for point in self.points)
+
+    def over_peak(self, point: Point) -> float:
+        return point.goodput.median / self.peak
+
+    def of_ideal(self, point: Point) -> float:
+        return of_ideal(point.goodput.median, point.offered, self.peak)
+
+    @property
+    def worst(self) -> float:
+        return min(self.of_ideal(point) for point in self.points)
+
+
+def point(load: int, read: list[Reading]) -> Point:
+    return Point(
+        load,
+        summary([one.offered for one in read]).median,
+        summary([one.carried for one in read]),
+    )
+
+
+def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
+    """At every load the three modes take turns; a curve's points thus share the host's mood."""
+    modes = tuple(Mode)
+    points: dict[Mode, list[Point]] = {mode: [] for mode in modes}
+
+    for load in QUICK_LOADS if quick else LOADS:
+
+        def run(mode: Mode, load: int = load) -> Reading:
+            bench.set_mode(mode)
+            return bench.flood(FLOWS, SIZE, load)
+
+        read = by_mode(modes, rounds, run)
+        for mode in modes:
+            points[mode].append(point(load, read[mode]))
+        shown = ", ".join(f"{mode.label} {points[mode][-1].goodput.median:.0f}" for mode in modes)
+        say(f"offered {load or 'full flood'}: {shown}")
+    return [Curve(mode, tuple(points[mode])) for mode in modes]

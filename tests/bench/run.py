@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
+
+    run.py [--table 000] [--table goodput] [--table third] [--quick] [--rounds N] [--kernel ours]
+
+Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
+guest was lost or a table could not be measured, which says nothing about the rows.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from bench import goodput, plots, seed000, tables, third
+from bench.flood import Bench, Mode, ModeRefused
+from bench.placement import NoRoom, placed, qemu_of
+from bench.tools import ToolBuildFailed
+from lab.kernel import KernelImage, build, debian_prebuilt
+from lab.paths import BUILD
+from lab.progress import StepFailed
+from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
+
+OUT = BUILD / "bench"
+TABLES = ("000", "goodput", "third")
+KERNELS: dict[str, Callable[[], KernelImage]] = {
+    "ours": partial(build, base="6.12", flavour="fast", patched=True),
+    "stock": partial(build, base="6.12", flavour="fast", patched=False),
+    "debian": partial(debian_prebuilt, "6.12"),
+}
+# Two bare round trips of a page-table switch a packet would hide what is compared.
+CMDLINE = "mitigations=off"
+SATURATED = 0.7  # softirq mode carries less than this share of a full flood
+
+
+@dataclass
+class Report:
+    """What was measured under which conditions; ``missed`` are the rows that do not hold."""
+
+    conditions: dict[str, Any]
+    results: dict[str, Any] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def show(title: str, table: str) -> None:
+    print(f"\n{title}\n\n{table}", flush=True)
+
+
+def table_000(bench: Bench, args: argparse.Namespace, report: Report) -> None:
+    floods, spares = seed000.measure(bench, seed000.seed_rows(args.quick), args.rounds, say)
+    show("Seed 000, full UDP flood: median (lowest..highest run)", tables.flood_table(floods))
+    show(
+        "Seed 000, messages above the MTU at the rate softirq mode just carries",
+        tables.spare_table(spares),
+    )
+    plots.plot_000(floods, spares, OUT / "seed000")
+    report.results["000"] = {"flood": tables.plain(floods), "spare": tables.plain(spares)}
+    report.missed += [
+        f"000 {row.seed.size}/{row.seed.flows}: {row.gain.median:.2f} times, not {seed000.FACTOR:g}"
+        for row in floods
+        if not row.holds
+    ]
+
+
+def table_goodput(bench: Bench, args: argparse.Namespace, report: Report) -> None:
+    curves = goodput.measure(bench, args.quick, args.rounds, say)
+    show(
+        f"Goodput, {goodput.FLOWS} flows × {goodput.SIZE} bytes "
+        "(of ideal: over the peak, or over the load where that is less)",
+        tables.goodput_table(curves),
+    )
+    plots.plot_goodput(curves, OUT / "goodput")
+    report.results["goodput"] = tables.plain(curves)
+    report.missed += [
+        f"goodput {curve.mode.label}: falls to {curve.worst:.2f} of its ideal, "
+        f"not {goodput.FLOOR:g}"
+        for curve in curves
+        if curve.mode is Mode.NICE10 and curve.worst < goodput.FLOOR
+    ]
+
+
+def table_third(bench: Bench, args: argparse.Namespace, report: Report) -> None:
+    try:
+        rows = third.measure(bench, seed000.seed_rows(args.quick), args.rounds, say)
+    except third.HostLacks as lack:
+        report.skipped.append(f"third: {lack}")
+        return
+    show(
+        f"Seed 000, third column: the host's stock kernel {os.uname().release} threaded too",
+        tables.third_table(rows),
+    )
+    plots.plot_third(rows, OUT / "third")
+    report.results["third"] = tables.plain(rows)
+
+
+MEASURE = {"000": table_000, "goodput": table_goodput, "third": table_third}
+
+
+def saturated(bench: Bench) -> bool:
+    bench.set_mode(Mode.SOFTIRQ)
+    return bench.flood(goodput.FLOWS, goodput.SIZE).share < SATURATED
+
+
+def measure_all(guest: Guest, args: argparse.Namespace, report: Report) -> bool:
+    """Measures all tables asked for; False when the host cannot flood this guest."""
+    with placed(qemu_of(guest.folder)) as placement:
+        report.conditions["placement"] = placement
+        say(placement)
+        bench = Bench(guest)
+        if guest.accel != "tcg" and not saturated(bench):
+            return False
+        for name in args.table:
+            start = time.monotonic()
+            MEASURE[name](bench, args, report)
+            say(f"table {name}: {time.monotonic() - start:.0f} s")
+            guest.check_splats()
+    return True
+
+
+def run_guest(kernel: KernelImage, args: argparse.Namespace) -> Report:
+    """One boot; a second one under TCG where the sender cannot saturate a KVM guest."""
+    spec = GuestSpec(
+        cpus=1, memory_mb=1024, queues=1, extra_cmdline=CMDLINE
+    )  # fmt: skip
+    with Guest(kernel, spec) as guest:
+        report = Report(
+            {"kernel": kernel.name, "accelerator": guest.accel, "cmdline": CMDLINE,
+             "host kernel": os.uname().release, "host CPUs": os.cpu_count(), "rounds": args.rounds}
+        )  # fmt: skip
+        done = measure_all(guest, args, report)
+    if done:
+        return report
+    say("the sender does not saturate a guest under KVM: measuring under TCG")
+    os.environ["RXLANE_ACCEL"] = "tcg"
+    return run_guest(kernel, args)
+
+
+def conclude(report: Report) -> int:
+    """Writes the JSON, prints the verdict and returns the exit code."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    path = OUT / "bench.json"
+    path.write_text(json.dumps(tables.plain(report), indent=1, ensure_ascii=False) + "\n")
+    print("Conditions: " + ", ".join(f"{key} {value}" for key, value in report.conditions.items()))
+    for line in report.skipped:
+        print(f"SKIPPED {line}")
+    for line in report.missed:
+        print(f"MISSED {line}")
+    print(f"Tables {', '.join(report.results)}; JSON and plots in {OUT}")
+    if report.missed:
+        return 1
+    return 3 if report.skipped and os.environ.get("RXLANE_STRICT") == "1" else 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="run.py", description="figures of the seed documents")
+    parser.add_argument("--table", action="append", choices=TABLES, help="default: all")
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
+    parser.add_argument("--rounds", type=int, choices=range(1, 51), metavar="1..50")
+    parser.add_argument("--kernel", choices=KERNELS, default="ours")
+    args = parser.parse_args(argv)
+    args.table = args.table or list(TABLES)
+    args.rounds = args.rounds or (3 if args.quick else 5)
+    return args
+
+
+def main(argv: list[str]) -> int:
+    args = parse(argv)
+    try:
+        return conclude(run_guest(KERNELS[args.kernel](), args))
+    except (GuestLost, CommandFailed, Splat, StepFailed, ToolBuildFailed, NoRoom,
+            ModeRefused) as error:  # fmt: skip
+        print(f"bench: {type(error).__name__}: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The measured rows as text tables and as JSON. Pure."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bench.goodput import Curve
+from bench.seed000 import FACTOR, FloodRow, SpareRow
+from bench.stats import Ratio, Summary
+from bench.third import ThirdRow
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first column left, the others right aligned."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = []
+    for row in cells:
+        padded = [row[0].ljust(widths[0])]
+        padded += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"
+
+
+def thousands(value: Summary) -> str:
+    return f"{value.median / 1000:.1f} ({value.low / 1000:.1f}..{value.high / 1000:.1f})"
+
+
+def share(value: Summary) -> str:
+    return f"{value.median:.0%} ({value.low:.0%}..{value.high:.0%})"
+
+
+def times(value: Ratio) -> str:
+    if math.isinf(value.median):
+        return "all (softirq 0)"
+    return f"×{value.median:.1f} ({value.low:.1f}..{value.high:.1f})"
+
+
+def delta(gain: float) -> str:
+    """A gain as the seed prints it: 1.83 is +83 %."""
+    return f"{gain - 1:+.0%}"
+
+
+def flood_table(rows: Sequence[FloodRow]) -> str:
+    head = ("size/flows", "offered kpps", "softirq kpps", "threaded kpps", "ratio of medians",
+            "as delta", "seed's delta", f"≥{FACTOR:g}")  # fmt: skip
+    return text_table(
+        head,
+        [
+            (
+                f"{row.seed.size}/{row.seed.flows}",
+                f"{row.offered / 1000:.0f}",
+                thousands(row.softirq),
+                thousands(row.threaded),
+                times(row.gain),
+                delta(row.gain.median),
+                delta(row.seed.gain),
+                "yes" if row.holds else "NO",
+            )
+            for row in rows
+        ],
+    )
+
+
+def spare_table(rows: Sequence[SpareRow]) -> str:
+    head = ("size/flows", "offered msg/s", "CPU left softirq", "CPU left threaded",
+            "ratio of medians", "arrived softirq", "arrived threaded", "seed's delta")  # fmt: skip
+    return text_table(
+        head,
+        [
+            (
+                f"{row.seed.size}/{row.seed.flows}",
+                f"{row.offered:.0f}",
+                share(row.softirq),
+                share(row.threaded),
+                times(row.gain),
+                f"{row.arrived_softirq:.0%}",
+                f"{row.arrived_threaded:.0%}",
+                delta(row.seed.gain),
+            )
+            for row in rows
+        ],
+    )
+
+
+def goodput_table(curves: Sequence[Curve]) -> str:
+    head = ["offered kpps"]
+    for curve in curves:
+        head += [f"{curve.mode.label} kpps", "of peak", "of ideal"]
+    rows = []
+    for number, first in enumerate(curves[0].points):
+        row = [f"{first.load / 1000:.0f}" if first.load else f"full ({first.offered / 1000:.0f})"]
+        for curve in curves:
+            here = curve.points[number]
+            row += [thousands(here.goodput), f"{curve.over_peak(here):.2f}",
+                    f"{curve.of_ideal(here):.2f}"]  # fmt: skip
+        rows.append(row)
+    return text_table(head, rows)
+
+
+def third_table(rows: Sequence[ThirdRow]) -> str:
+    head = ("size/flows", "softirq kpps", "guest threaded", "guest+host threaded",
+            "guest", "seed", "guest+host", "seed")  # fmt: skip
+    return text_table(
+        head,
+        [
+            (
+                f"{row.seed.size}/{row.seed.flows}",
+                *(thousands(column) for column in row.columns),
+                times(row.guest_gain),
+                delta(row.seed.gain),
+                times(row.both_gain),
+                delta(row.seed.gain_both),
+            )
+            for row in rows
+        ],
+    )
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, enums and tuples as JSON has them; an infinite ratio becomes null."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""bench's pure parts around the measuring: the seed's table, readings, curves, tables, JSON."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bench import tables
+from bench.flood import Mode, Reading, reading, steady
+from bench.goodput import Curve, Point
+from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
+from bench.seed000 import FloodRow, SeedRow, SpareRow, by_mode, parse, seed_rows
+from bench.stats import Ratio, Summary
+from bench.third import ThirdRow
+
+SEED = SeedRow(64, 25, 320.0, 586.0, 746.0)
+
+
+def flat(value: float) -> Summary:
+    return Summary(value, value * 0.9, value * 1.1, 3)
+
+
+def flood_row(gain: float) -> FloodRow:
+    return FloodRow(SEED, flat(1000.0), flat(1000.0 * gain), Ratio(gain, gain, gain), 4e5)
+
+
+def test_seed_table_is_whole() -> None:
+    rows = seed_rows(quick=False)
+    assert {row.size for row in rows} == {1, 64, 256, 1438, 4096, 64000}
+    assert {row.flows for row in rows} == {1, 25, 50, 100, 200}
+    assert len(rows) == 30
+    assert {row.size for row in rows if row.fits} == {1, 64, 256, 1438}
+
+
+@pytest.mark.parametrize(("size", "flows", "guest", "both"), [
+    (1, 1, "+21%", "+37%"), (64, 25, "+83%", "+133%"), (256, 200, "+253%", "+327%"),
+])  # fmt: skip
+def test_seed_deltas(size: int, flows: int, guest: str, both: str) -> None:
+    """Recomputed from the seed's packet counts; where its own column differs, theirs is off."""
+    row = next(r for r in seed_rows(quick=False) if (r.size, r.flows) == (size, flows))
+    assert (tables.delta(row.gain), tables.delta(row.gain_both)) == (guest, both)
+
+
+def test_quick_rows_keep_both_kinds() -> None:
+    rows = seed_rows(quick=True)
+    assert {row.fits for row in rows} == {True, False}
+    assert len(rows) == 9
+
+
+def test_malformed_seed_row() -> None:
+    with pytest.raises(ValueError):
+        parse("64/25 320 586\n")
+
+
+def test_steady_leaves_the_ramp_out() -> None:
+    assert steady([0, 0, 0, 10, 30], 100) == 200.0
+    with pytest.raises(ValueError, match="ramp"):
+        steady([1, 2, 3], 100)
+
+
+def test_reading() -> None:
+    flood = {"sent": 4000, "seconds": 2.0}
+    found = reading(flood, {"received": [0] * 3 + [50] * 7, "step_ms": 100})
+    assert found == Reading(2000.0, 500.0, 0.0)
+    assert found.share == 0.25
+
+
+def test_rounds_take_turns() -> None:
+    seen: list[Mode] = []
+
+    def run(mode: Mode) -> Reading:
+        seen.append(mode)
+        return Reading(1.0, float(len(seen)), 0.0)
+
+    read = by_mode((Mode.SOFTIRQ, Mode.THREADED), 2, run)
+    assert seen == [Mode.SOFTIRQ, Mode.THREADED, Mode.THREADED, Mode.SOFTIRQ]
+    assert [one.carried for one in read[Mode.SOFTIRQ]] == [1.0, 4.0]
+
+
+def test_curve_is_judged_by_load_below_the_peak() -> None:
+    points = (Point(10_000, 10_000.0, flat(9_900.0)), Point(0, 400_000.0, flat(50_000.0)),
+              Point(80_000, 80_000.0, flat(60_000.0)))  # fmt: skip
+    curve = Curve(Mode.NICE10, points)
+    assert curve.peak == 60_000.0
+    assert curve.worst == pytest.approx(50 / 60)
+    assert curve.of_ideal(points[0]) == pytest.approx(0.99)
+
+
+def test_flood_table_marks_the_row_that_misses() -> None:
+    text = tables.flood_table([flood_row(3.5), flood_row(2.5)])
+    assert [line.split()[-1] for line in text.splitlines()[2:]] == ["yes", "NO"]
+    assert "+83%" in text and "×3.5" in text
+
+
+def test_tables_of_the_other_kinds() -> None:
+    spare = SpareRow(SEED, 5e3, flat(0.2), flat(0.4), Ratio(2.0, 2.0, 2.0), 0.99, 1.0)
+    assert "20% (18%..22%)" in tables.spare_table([spare])
+    columns = (flat(1e4), flat(4e4), flat(5e4))
+    third = ThirdRow(SEED, columns, Ratio(4.0, 3.0, 5.0), Ratio(5.0, 4.0, 6.0))
+    assert "×5.0 (4.0..6.0)" in tables.third_table([third])
+    curve = Curve(Mode.SOFTIRQ, (Point(0, 4e5, flat(5e4)),))
+    assert "full (400)" in tables.goodput_table([curve])
+
+
+def test_infinite_ratio_in_text_and_json() -> None:
+    row = FloodRow(SEED, flat(0.0), flat(1.0), Ratio(math.inf, math.inf, math.inf), 4e5)
+    assert "softirq 0" in tables.flood_table([row])
+    found = json.loads(json.dumps(tables.plain({"rows": [row], "mode": Mode.NICE10})))
+    assert found["rows"][0]["gain"]["median"] is None
+    assert found["mode"] == "nice10"
+    assert found["rows"][0]["seed"]["flows"] == 25
+
+
+def test_cpu_time_of_a_thread_whose_name_has_blanks() -> None:
+    line = "42 (CPU 0/TCG) R 1 42 42 0 -1 0 1 2 3 4 700 30 5 6 7 8 9\n"
+    assert cpu_ticks(line) == 730
+    assert busiest_thread({41: 13, 42: 730}) == 42
+
+
+def test_session_level() -> None:
+    assert autogroup_nice("/autogroup-16 nice -15\n") == -15
+
+
+def test_plots_are_written(tmp_path: Path) -> None:
+    plots = pytest.importorskip("bench.plots")
+    pytest.importorskip("matplotlib")
+    curves = [Curve(mode, (Point(1000, 1e3, flat(1e3)), Point(0, 4e5, flat(5e4)))) for mode in Mode]
+    for path in plots.plot_goodput(curves, tmp_path / "goodput"):
+        assert path.stat().st_size > 1000
