@@ -100,6 +100,26 @@ def test_power_cut_between_write_and_rename(
     assert store.load() == ONE
 
 
+def test_file_then_name_then_directory_reach_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order that a power cut cannot break: data, rename, directory entry."""
+    steps: list[str] = []
+    replace = os.replace
+
+    def rename(old: Path, new: Path) -> None:
+        steps.append("rename")
+        replace(old, new)
+
+    def sync(descriptor: int) -> None:
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    saved(tmp_path)
+    assert steps == ["file", "rename", "directory"]
+
+
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = saved(tmp_path)
 
