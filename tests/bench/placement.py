@@ -12,6 +12,8 @@ of its own in /proc/PID/autogroup, which is set as well where that file exists.
 """
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,12 +84,15 @@ def placed(qemu: int) -> Iterator[str]:
         os.setpriority(os.PRIO_PROCESS, tid, URGENT)
         os.sched_setaffinity(tid, {cpus[0]} if tid == virtual else set(cpus[1:]))
     before = os.getpriority(os.PRIO_PROCESS, 0)
+    # SIGTERM must not leave the caller's session at our level: turned into SystemExit, it unwinds.
+    handler = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     session = set_autogroup(os.getpid(), URGENT)
     os.sched_setaffinity(0, set(cpus[1:]))
     os.setpriority(os.PRIO_PROCESS, 0, URGENT)
     try:
         yield f"virtual CPU on host CPU {cpus[0]}, the rest on {cpus[1:]}, all at nice {URGENT}"
     finally:
+        signal.signal(signal.SIGTERM, handler)
         os.setpriority(os.PRIO_PROCESS, 0, before)
         set_autogroup(os.getpid(), session)
         os.sched_setaffinity(0, set(cpus))
