@@ -20,6 +20,7 @@ from rxlane.model import (
     THREADED,
     WHOLE,
     Change,
+    Index,
     Lane,
     Link,
     Plan,
@@ -48,6 +49,7 @@ class Draft:
     """A plan in the making."""
 
     view: View
+    index: Index
     changes: list[Change] = field(default_factory=list)
     holds: list[Change] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Draft:
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     """Lay out every device that the policy names; see the module for what it raises."""
-    draft = Draft(View.of(snapshot))
+    draft = Draft(View.of(snapshot), Index.of(snapshot))
     threaded: list[placement.Wanted] = []
     owner: dict[str, str] = {}
     for section in policy.sections:
@@ -109,7 +111,7 @@ def _links(snapshot: Snapshot, section: Section) -> list[Link]:
 
 def _device(draft: Draft, section: Section, link: Link) -> list[placement.Wanted]:
     """Plan one device's modes and timers; return the lanes whose threads are to be placed."""
-    own = list(lanes(draft.view.snapshot, link))
+    own = list(lanes(draft.index, link))
     _check_queues(section, link, own)
     if not link.up:
         reason = f"interface {link.name} is down, no NAPI instances"

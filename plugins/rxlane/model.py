@@ -7,7 +7,7 @@ CPU and node numbers as in /sys/devices/system. None means "the kernel does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ DEFER = "defer-hard-irqs"  # count
 FLUSH = "gro-flush-timeout"  # ns
 SUSPEND = "irq-suspend-timeout"  # ns
 CPUS = "thread-cpus"  # CPU list
-SCHED = "thread-sched"  # POLICY:NUMBER, a priority for fifo and rr, else a nice level
+SCHED = "thread-sched"  # POLICY:NICE, or POLICY:PRIORITY[:NICE] for fifo and rr
 
 NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
 THREAD_ITEMS = (CPUS, SCHED)
@@ -88,8 +88,14 @@ class Thread:
 
     @property
     def sched(self) -> str:
-        """POLICY:NUMBER, the form in which plans and journals hold it."""
-        return f"{self.policy}:{self.priority if self.policy in REALTIME else self.nice}"
+        """The form in which plans and journals hold it.
+
+        A real-time thread's nice level is shown when it has one: it counts again when the thread
+        goes back to a fair class.
+        """
+        if self.policy not in REALTIME:
+            return f"{self.policy}:{self.nice}"
+        return f"{self.policy}:{self.priority}{f':{self.nice}' if self.nice else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +176,6 @@ class Snapshot:
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)
 
-    def thread(self, pid: int | None) -> Thread | None:
-        return next((t for t in self.threads if t.pid == pid), None)
-
-    def irq(self, number: int | None) -> Irq | None:
-        return next((i for i in self.irqs if i.number == number), None)
-
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -198,11 +198,22 @@ def napi_mode(link: Link, napi: Napi) -> str | None:
     return MODES[number]
 
 
-def lanes(snapshot: Snapshot, link: Link) -> Iterator[Lane]:
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A snapshot's threads by pid and IRQs by number, made once for many links."""
+
+    threads: Mapping[int, Thread]
+    irqs: Mapping[int, Irq]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Index:
+        return cls({t.pid: t for t in snapshot.threads}, {i.number: i for i in snapshot.irqs})
+
+
+def lanes(index: Index, link: Link) -> Iterator[Lane]:
     """Yield one lane for each RX queue of the link, ascending."""
     napis = {n.napi_id: n for n in link.napis}
-    threads = {t.pid: t for t in snapshot.threads}
-    irqs = {i.number: i for i in snapshot.irqs}
+    threads, irqs = index.threads, index.irqs
     first: dict[int, int] = {}
     for queue in sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index):
         napi = None if queue.napi_id is None else napis.get(queue.napi_id)
@@ -221,7 +232,7 @@ def lanes(snapshot: Snapshot, link: Link) -> Iterator[Lane]:
         )
 
 
-def _get(table: dict[int, _V], key: int | None) -> _V | None:
+def _get(table: Mapping[int, _V], key: int | None) -> _V | None:
     return None if key is None else table.get(key)
 
 
@@ -311,7 +322,7 @@ class Section:
     """One [napi] section, parsed. devices empty means every physical device.
 
     cpus: None leave alone, () choose (auto), else the CPUs to go round.
-    sched: None leave alone, else POLICY:NUMBER as in SCHED.
+    sched: None leave alone, else as in SCHED.
     """
 
     name: str

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,13 +57,9 @@ def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> None:
     """Plan CPU and class of every thread; raise REFUSED when the host would be endangered."""
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
-    placer = topology.Placer(host)
-    chosen: list[tuple[Wanted, tuple[int, ...]]] = []
-    turns: dict[str, int] = {}
-    for one in threaded:
-        _check_list(host, one)
-        cpus = _choose(placer, host, one, turns, [w for w in threaded if w.section == one.section])
-        chosen.append((one, cpus))
+    _check_lists(host, threaded)
+    chooser = _Chooser(host, threaded)
+    chosen = [(one, chooser.choose(one)) for one in threaded]
     _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
     for one, cpus in chosen:
@@ -91,57 +88,68 @@ def _refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
     )
 
 
-def _check_list(host: Topology, one: Wanted) -> None:
-    bad = topology.unusable(host, one.section.cpus or ())
-    if bad is not None:
-        problem = f"CPU {bad[0]} {bad[1]}"
-        online = cpulist.render(host.online)
-        raise _refuse(one, "thread_cpus", problem, f"CPUs {online} are online")
+def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
+    for one in {w.section.name: w for w in reversed(threaded)}.values():
+        bad = topology.unusable(host, one.section.cpus or ())
+        if bad is not None:
+            problem = f"CPU {bad[0]} {bad[1]}"
+            online = cpulist.render(host.online)
+            raise _refuse(one, "thread_cpus", problem, f"CPUs {online} are online")
 
 
-def _choose(
-    placer: topology.Placer,
-    host: Topology,
-    one: Wanted,
-    turns: dict[str, int],
-    section: list[Wanted],
-) -> tuple[int, ...]:
-    """Return the CPUs the thread may run on: one, or all online ones when none were asked for."""
-    given = one.section.cpus
-    if given is None:
-        return host.online
-    if given:
-        turn = turns.get(one.section.name, 0)
-        turns[one.section.name] = turn + 1
-        placer.taken[given[turn % len(given)]] += 1
-        return (given[turn % len(given)],)
-    pool = topology.pool(
-        host, one.polling or one.realtime, one.realtime, one.section.allow_realtime_cpu0
-    )
-    if not pool:
-        if one.realtime:
-            problem, remedy = topology.realtime_problem(host, host.online, False) or (
+class _Chooser:
+    """Chooses CPUs for one thread after the other."""
+
+    def __init__(self, host: Topology, threaded: list[Wanted]) -> None:
+        self._host = host
+        self._online = host.online
+        self._placer = topology.Placer(host)
+        self._turns: Counter[str] = Counter()
+        self._pollers = Counter(w.section.name for w in threaded if w.polling)
+        self._pools: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
+
+    def choose(self, one: Wanted) -> tuple[int, ...]:
+        """Return the CPUs the thread may run on: one, or all online ones when none were asked."""
+        given = one.section.cpus
+        if given is None:
+            return self._online
+        if given:
+            turn = self._turns[one.section.name]
+            self._turns[one.section.name] += 1
+            self._placer.taken[given[turn % len(given)]] += 1
+            return (given[turn % len(given)],)
+        pool = self._pool(one)
+        pollers = self._pollers[one.section.name]
+        if one.polling and pollers > len(pool):
+            raise _too_many(one, pollers, len(pool))
+        return (self._placer.take(pool, one.link.node, one.polling or one.realtime),)
+
+    def _pool(self, one: Wanted) -> tuple[int, ...]:
+        kind = (one.polling or one.realtime, one.realtime, one.section.allow_realtime_cpu0)
+        if kind not in self._pools:
+            self._pools[kind] = topology.pool(self._host, *kind)
+        pool = self._pools[kind]
+        if not pool and one.realtime:
+            problem, remedy = topology.realtime_problem(self._host, self._online, False) or (
                 "there is no CPU for a real-time thread",
                 "give thread_cpus",
             )
             raise _refuse(one, "thread_policy", problem, remedy)
-        pool = host.online
-    _check_count(one, len(pool), section)
-    return (placer.take(pool, one.link.node, one.polling or one.realtime),)
+        return pool or self._online
 
 
-def _check_count(one: Wanted, cpus: int, section: list[Wanted]) -> None:
-    pollers = sum(1 for w in section if w.polling)
-    if one.polling and pollers > cpus:
-        problem = f"{pollers} busy-polling threads for {cpus} CPUs"
-        remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
-        raise _refuse(one, "thread_cpus", problem, remedy)
+def _too_many(one: Wanted, pollers: int, cpus: int) -> RxlaneError:
+    problem = f"{pollers} busy-polling threads for {cpus} CPUs"
+    remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
+    return _refuse(one, "thread_cpus", problem, remedy)
 
 
 def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:
     taken: set[int] = set()
     for one, cpus in chosen:
         if not one.realtime:
+            continue
+        if taken.issuperset(cpus):
             continue
         taken.update(cpus)
         found = topology.realtime_problem(host, taken, one.section.allow_realtime_cpu0)
@@ -158,10 +166,7 @@ def _check_pollers(
     pollers = [(one, cpus) for one, cpus in chosen if one.polling]
     used: Collection[int] = {n for _, cpus in pollers for n in cpus}
     if len(pollers) > len(used):
-        one = pollers[len(used)][0]
-        problem = f"{len(pollers)} busy-polling threads for {len(used)} CPUs"
-        remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
-        raise _refuse(one, "thread_cpus", problem, remedy)
+        raise _too_many(pollers[len(used)][0], len(pollers), len(used))
     for one, cpus in pollers:
         if len(cpus) > 1:
             draft.warnings.append(

@@ -16,6 +16,7 @@ from rxlane.model import (
     SUSPEND,
     THREADED,
     WHOLE,
+    Index,
     Lane,
     Link,
     Snapshot,
@@ -35,10 +36,11 @@ class View:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
+        index = Index.of(snapshot)
         found = {
             (link.name, lane.queue.index): lane
             for link in snapshot.links
-            for lane in lanes(snapshot, link)
+            for lane in lanes(index, link)
         }
         return cls(snapshot, {link.name: link for link in snapshot.links}, found)
 

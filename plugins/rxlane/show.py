@@ -13,6 +13,7 @@ from rxlane.model import (
     REALTIME,
     WHOLE,
     Change,
+    Index,
     Lane,
     Link,
     Mismatch,
@@ -156,11 +157,12 @@ def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | N
 def map_text(snapshot: Snapshot, links: Sequence[Link]) -> str:
     """Return the lanes of each link as a table, with notes about what the kernel lacks."""
     lines = [f"note: {note}" for note in snapshot.notes]
+    index = Index.of(snapshot)
     for link in links:
         if lines:
             lines.append("")
         lines += _heading(link)
-        rows = [_row(snapshot, link, lane) for lane in lanes(snapshot, link)] + _rest(link)
+        rows = [_row(snapshot, link, lane) for lane in lanes(index, link)] + _rest(link)
         if link.up and rows:
             lines += _table([HEADINGS, *rows])
             lines += _timers(link)
@@ -170,12 +172,13 @@ def map_text(snapshot: Snapshot, links: Sequence[Link]) -> str:
 
 def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
     """Return the lanes as JSON: dashes in keys, what the kernel does not report is absent."""
-    found = [_link_plain(snapshot, link) for link in links]
+    index = Index.of(snapshot)
+    found = [_link_plain(index, link) for link in links]
     data = {"devices": found, "notes": list(snapshot.notes)}
     return json.dumps(data, indent=1) + "\n"
 
 
-def _link_plain(snapshot: Snapshot, link: Link) -> dict[str, Any]:
+def _link_plain(index: Index, link: Link) -> dict[str, Any]:
     return _present(
         {
             "name": link.name,
@@ -186,7 +189,7 @@ def _link_plain(snapshot: Snapshot, link: Link) -> dict[str, Any]:
             "threaded": link.threaded,
             "defer-hard-irqs": link.defer_hard_irqs,
             "gro-flush-timeout": link.gro_flush_timeout,
-            "lanes": [_lane_plain(lane) for lane in lanes(snapshot, link)],
+            "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
         }
     )
 

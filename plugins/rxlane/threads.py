@@ -58,12 +58,14 @@ def set_cpus(pid: int, cpus: Iterable[int]) -> None:
 
 
 def set_sched(pid: int, sched: str) -> None:
-    """Set POLICY:NUMBER; a fair class gets its nice level, a real-time class its priority."""
-    policy, _, number = sched.partition(":")
+    """Set what Thread.sched shows: POLICY:NICE, or POLICY:PRIORITY[:NICE] when real-time."""
+    policy, _, numbers = sched.partition(":")
+    number, _, nice = numbers.partition(":")
     try:
         if policy in REALTIME:
             parameter = os.sched_param(int(number))
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], parameter)
+            os.setpriority(os.PRIO_PROCESS, pid, int(nice or 0))
         elif policy in FAIR:
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, pid, int(number))

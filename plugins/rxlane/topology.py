@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from rxlane import cpulist
-from rxlane.model import Topology
+from rxlane.model import Cpu, Topology
 
 # CPUs that must stay for everything else once real-time threads have theirs: one may be busy with
 # an interrupt storm, and an operator still needs a shell.
@@ -21,6 +21,12 @@ class Placer:
 
     topology: Topology
     taken: Counter[int] = field(default_factory=Counter)
+    _cpus: dict[int, Cpu] = field(init=False)
+    _away: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
+        self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
 
     def take(self, pool: Collection[int], node: int | None, exclusive: bool) -> int:
         """Return the best CPU of a non-empty pool and count it as taken.
@@ -33,12 +39,11 @@ class Placer:
         return best
 
     def _cost(self, number: int, node: int | None, exclusive: bool) -> tuple[int, ...]:
-        cpu = self.topology.cpu(number)
-        assert cpu is not None  # pools are made of this topology's CPUs
+        cpu = self._cpus[number]
         away = int(node is not None and cpu.node != node)
-        isolated = number in self.topology.isolated or number in self.topology.nohz_full
-        beside = sum(self.taken[s] for s in cpu.siblings if s != number)
-        return self.taken[number], away, int(exclusive and not isolated), beside, number
+        isolated = number in self._away
+        beside = sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
+        return self.taken.get(number, 0), away, int(exclusive and not isolated), beside, number
 
 
 def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
@@ -97,8 +102,9 @@ def realtime_problem(
 
 def unusable(topology: Topology, cpus: Sequence[int]) -> tuple[int, str] | None:
     """Return the first CPU of the list that cannot be used, with the reason."""
+    known = {cpu.number: cpu for cpu in topology.cpus}
     for number in cpus:
-        cpu = topology.cpu(number)
+        cpu = known.get(number)
         if cpu is None:
             return number, "does not exist"
         if not cpu.online:
@@ -108,9 +114,8 @@ def unusable(topology: Topology, cpus: Sequence[int]) -> tuple[int, str] | None:
 
 def siblings_among(topology: Topology, cpus: Collection[int]) -> tuple[int, int] | None:
     """Return two of the CPUs that share a core, None when all have a core each."""
-    for number in sorted(cpus):
-        cpu = topology.cpu(number)
-        for other in () if cpu is None else cpu.siblings:
-            if other > number and other in cpus:
-                return number, other
+    for cpu in topology.cpus:
+        for other in cpu.siblings:
+            if cpu.number in cpus and other > cpu.number and other in cpus:
+                return cpu.number, other
     return None

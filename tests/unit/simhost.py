@@ -208,13 +208,13 @@ class SimHost:
                 cpus = _cpus(str(values["thread-cpus"]))
                 thread = replace(thread, cpus=cpus)
             if "thread-sched" in values:
-                policy, _, number = str(values["thread-sched"]).partition(":")
+                policy, first, *second = str(values["thread-sched"]).split(":")
                 realtime = policy in ("fifo", "rr")
                 thread = replace(
                     thread,
                     policy=policy,
-                    priority=int(number) if realtime else 0,
-                    nice=thread.nice if realtime else int(number),
+                    priority=int(first) if realtime else 0,
+                    nice=int((second or ["0"])[0] if realtime else first),
                 )
             self.threads[pid] = thread
 

@@ -85,6 +85,16 @@ def test_stock_kernel_keeps_its_threads_and_gets_them_back_as_born(store: Store)
     assert {(t.sched, t.cpus) for t in host.threads.values()} == {("other:0", tuple(range(8)))}
 
 
+def test_nice_level_below_a_real_time_class_comes_back(store: Store) -> None:
+    host = SimHost(simhost.snapshot())
+    host.write_napi(8194, {"threaded": "on"})
+    host.write_thread(1000, {"thread-sched": "fifo:10:-7"})
+    apply(host, store, policy(threaded="on@1", thread_nice="5"))
+    assert host.threads[1000].sched == "other:5"
+    rollback(host, store)
+    assert (host.threads[1000].priority, host.threads[1000].nice) == (10, -7)
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_threads_that_existed_get_their_settings_back(store: Store, ends: bool) -> None:
     """Also where switching off ended the thread, so that a new one takes them."""

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import pytest
+
+from rxlane import topology
+from unit import simhost
+
+
+@pytest.mark.parametrize(
+    ("cpus", "isolated", "realtime", "cpu0", "pool"),
+    [
+        (8, (), False, False, (1, 2, 3, 4, 5, 6, 7)),
+        (8, (), True, False, (2, 3, 4, 5, 6, 7)),
+        (8, (6, 7), True, False, (6, 7, 2, 3, 4, 5)),
+        (4, (), True, False, (2, 3)),
+        (3, (), True, False, (2,)),
+        (2, (), True, False, ()),
+        (4, (2, 3), True, False, (2, 3)),
+        (1, (), False, False, ()),
+    ],
+)
+def test_pool_of_exclusive_threads(
+    cpus: int, isolated: tuple[int, ...], realtime: bool, cpu0: bool, pool: tuple[int, ...]
+) -> None:
+    host = simhost.topology(cpus, isolated=isolated)
+    assert topology.pool(host, True, realtime, cpu0) == pool
+
+
+def test_ordinary_threads_stay_off_isolated_cpus_and_cpu_0() -> None:
+    host = simhost.topology(4, isolated=(3,))
+    assert topology.pool(host, False, False, False) == (1, 2)
+    assert topology.pool(simhost.topology(1), False, False, False) == (0,)
+
+
+def test_placer_takes_least_used_then_near_then_alone_on_its_core() -> None:
+    host = simhost.topology(8, nodes=2, smt=2)
+    placer = topology.Placer(host)
+    taken = [placer.take(range(8), 1, False) for _ in range(8)]
+    assert taken[:4] == [4, 6, 5, 7] and sorted(taken) == list(range(8))
+
+
+def test_siblings() -> None:
+    host = simhost.topology(8, smt=2)
+    assert topology.siblings_among(host, {1, 2, 4}) is None
+    assert topology.siblings_among(host, {1, 4, 5}) == (4, 5)
+
+
+def test_unusable() -> None:
+    host = simhost.topology(4, offline=(2,))
+    assert topology.unusable(host, (1, 3)) is None
+    assert topology.unusable(host, (1, 2)) == (2, "is offline")
+    assert topology.unusable(host, (4,)) == (4, "does not exist")
