@@ -13,7 +13,10 @@ KERNEL ?= ours
 # Extra arguments for pytest: make integration ARGS='-k map'.
 ARGS ?=
 
-TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench
+TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
+	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs tests/gate
+# Preemption models beside those of `make check`, as KERNEL/FLAVOUR.
+VARIANTS := ours-6.12/none ours-6.12/preempt ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit lint debs kernel-tree kernel-refresh series integration check \
@@ -35,7 +38,7 @@ unit: venv ## unit tests: no root, seconds
 lint: venv ## ruff and mypy --strict
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	@set -e; for part in $(TYPED) packaging/build-debs tests/gate; do \
+	@set -e; for part in $(TYPED); do \
 		echo "mypy --strict $$part"; $(PYTHON) -m mypy --strict $$part; done
 
 debs: ## build/debs/*.deb, checked by lintian
@@ -68,6 +71,9 @@ check-debug: venv debs ## guest tests on the debug kernel (long)
 
 check-long: venv debs ## stress, power cuts, kernel variants (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long $(ARGS)
+	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
+		RXLANE_STRICT=1 RXLANE_FLAVOUR=$${variant#*/} $(PYTHON) -m pytest tests/integration \
+			-m 'not long' -k $${variant%/*} $(ARGS); done
 
 demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 	$(PYTHON) tests/demo.py --kernel $(KERNEL)
