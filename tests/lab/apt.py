@@ -82,6 +82,7 @@ def state() -> dict[str, str]:
     return env
 
 
+@lru_cache
 def offered(package: str) -> list[tuple[str, str]]:
     """[(version, suite)] of a binary package, newest first, as apt sorts versions."""
     rows = []

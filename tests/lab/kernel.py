@@ -155,15 +155,11 @@ def prebuilt_package(base: str) -> tuple[str, str]:
     """(package, version) of Debian's newest amd64 image of this series, for Debian 13."""
     pattern = rf"^linux-image-{base.replace('.', '[.]')}[.][0-9]+[+]deb13-amd64$"
     names = tool(["apt-cache", "pkgnames", f"linux-image-{base}."], env=apt.state()).split()
-    rows = [(apt.offered(name)[0][0], name) for name in names if re.match(pattern, name)]
-    if not rows:
+    known = [name for name in names if re.match(pattern, name)]
+    if not known:
         raise apt.NoPackage(f"no release that apt reaches offers a linux-image of {base} for amd64")
-
-    def order(row: tuple[str, str]) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", row[0])]
-
-    version, package = max(rows, key=order)
-    return package, version
+    package = max(known, key=lambda name: [int(n) for n in re.findall(r"\d+", name)])
+    return package, apt.offered(package)[0][0]
 
 
 def debian_prebuilt(base: str) -> KernelImage:
