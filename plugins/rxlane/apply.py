@@ -35,6 +35,9 @@ from rxlane.settings import View
 from rxlane.verify import absence
 
 PHASES = (NAPI_ITEMS, THREAD_ITEMS)
+# A second look after settings went back to their originals: a section without modes of its own
+# places the threads that are there, and those may be others now.
+ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +77,58 @@ def apply(
     """
     with store.lock():
         old, notes = load_current(kernel, store)
-        before = kernel.observe()
-        plan = decide(before, policy)
-        carried = carry(old, plan, before, scope)
-        if carried.changes:
-            _write(kernel, store, old, carried, before)
-        elif old is not None and carried.entries != old.entries:
-            store.save(Journal(old.boot_id, carried.entries))
-        return Applied(plan, len(carried.changes), notes)
+        undo: dict[Target, Value] = {}
+        written = 0
+        try:
+            for _ in range(ROUNDS):
+                before = kernel.observe()
+                plan = decide(before, policy)
+                carried = carry(store.load(), plan, before, scope)
+                _write(kernel, store, carried, before, undo)
+                written += len(carried.changes)
+                if not carried.returns:
+                    break
+        except (RxlaneError, OSError) as error:
+            if undo:
+                _undo(kernel, store, old, undo, error)
+            raise
+        return Applied(plan, written, notes)
 
 
 def _write(
-    kernel: Kernel, store: Store, old: Journal | None, carried: Carried, before: Snapshot
+    kernel: Kernel,
+    store: Store,
+    carried: Carried,
+    before: Snapshot,
+    undo: dict[Target, Value],
 ) -> None:
+    """Write one round; undo collects what must be put back, the first value of each counts."""
     boot, entries = kernel.boot_id(), carried.entries
-    store.save(Journal(boot, entries))
+    journal = store.load()
+    if entries and (journal is None or journal.entries != entries):
+        store.save(Journal(boot, entries))
     devices = {c.target.device for c in carried.changes}
-    undo = _present_values(View.of(before), carried.changes)
-    try:
-        for items in PHASES:
-            phase = [c for c in carried.changes if c.target.item in items]
-            if not phase:
-                continue
-            view = View.of(kernel.observe(devices))
-            optional = {t for t in carried.optional if view.read(t) is None}
-            phase = [c for c in phase if c.target not in optional]
-            born = _births(phase, view)
-            if born:
-                # What a new thread was born with is its original; known only now.
-                entries = tuple(_with_birth(e, born) for e in entries)
-                store.save(Journal(boot, entries))
-                undo = born | undo
-            _write_groups(kernel, view, [(c.target, c.after) for c in phase])
-            _read_back(kernel, devices, phase)
-    except (RxlaneError, OSError) as error:
-        _undo(kernel, store, old, undo, error)
-        raise
+    _collect(undo, _present_values(View.of(before), carried.changes))
+    for items in PHASES:
+        phase = [c for c in carried.changes if c.target.item in items]
+        if not phase:
+            continue
+        view = View.of(kernel.observe(devices))
+        optional = {t for t in carried.optional if view.read(t) is None}
+        phase = [c for c in phase if c.target not in optional]
+        born = _births(phase, view)
+        if born:
+            # What a new thread was born with is its original; known only now.
+            entries = tuple(_with_birth(e, born) for e in entries)
+            store.save(Journal(boot, entries))
+            _collect(undo, born)
+        _write_groups(kernel, view, [(c.target, c.after) for c in phase])
+        _read_back(kernel, devices, phase)
+
+
+def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:
+    for target, value in values.items():
+        undo.setdefault(target, value)
 
 
 def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value]:

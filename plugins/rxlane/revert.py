@@ -57,12 +57,14 @@ class Carried:
 
     entries: the journal to write before the first change. changes: all that is to be written, the
     plan's own and those that bring back settings which the new plan no longer wants. optional:
-    targets among the latter whose thread may be gone by then, which needs nothing.
+    targets among the latter whose thread may be gone by then, which needs nothing. returns: some
+    of the changes bring settings back.
     """
 
     entries: tuple[Entry, ...]
     changes: tuple[Change, ...]
     optional: frozenset[Target] = frozenset()
+    returns: bool = False
 
 
 def current_name(links: Iterable[Link], ifindex: int) -> str | None:
@@ -93,7 +95,7 @@ def carry(
         for target, entry in known.items()
         if target not in wanted and (scope is None or target.device in scope)
     }
-    back = _back(unwanted, view)
+    back = _back(unwanted, plan, view)
     ending = {(c.target.device, c.target.queue) for c in back if c.after == "off"}
     changes = [c for c in plan.changes if not _ends(c.target, ending)]
     entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
@@ -108,13 +110,18 @@ def carry(
     for entry in _remembered(changes, view, index):
         entries.setdefault(entry.target, entry)
     optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
-    return Carried(tuple(entries.values()), tuple(ordered([*back, *changes])), optional)
+    return Carried(tuple(entries.values()), tuple(ordered([*back, *changes])), optional, bool(back))
 
 
-def _back(unwanted: Mapping[Target, Entry], view: View) -> list[Change]:
+def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Change]:
     """Return the changes that bring back what an earlier apply wrote and nobody wants now."""
     back: list[Change] = []
-    reviving: set[tuple[str, int]] = set()
+    # Lanes whose mode creates a thread, which is to get what the thread before it had.
+    reviving = {
+        (c.target.device, c.target.queue)
+        for c in plan.changes
+        if c.target.item == THREADED and c.after != "off"
+    }
     for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
         if entry.before is None or found == entry.before:
