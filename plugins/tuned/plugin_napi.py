@@ -142,7 +142,11 @@ class NapiPlugin(hotplug.Plugin):  # type: ignore[misc]
         self._hardware_inventory.unsubscribe(self)
 
     def _hardware_events_callback(self, event: str, device: Any) -> None:
-        self._note_device(device)
+        if event == "remove":
+            # Another device, a virtual one perhaps, may get the name.
+            self._hardware.discard(device.sys_name)
+        else:
+            self._note_device(device)
         super()._hardware_events_callback(event, device)
 
     def _move_device(self, device_name: str) -> None:
