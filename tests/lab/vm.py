@@ -236,6 +236,9 @@ class Guest:
                 raise self._lost(f"no answer within {BOOT_S[self.accel]:.0f} s of boot")
             self._agent = self._connect()
         self.run(["systemctl", "is-system-running", "--wait"], BOOT_S[self.accel], check=False)
+        if self.spec.share:
+            # Mounted at boot, unless the guest was too slow for systemd's patience with the disk.
+            self.run(["systemctl", "start", "mnt-share.mount"])
 
     def _connect(self) -> Agent | None:
         if not (self.folder / "qga").exists():
