@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lab.kernel import BASE_FLAVOURS, FLAVOURS, fragments, not_held, wanted_options
+from lab.kernel import BASE_FLAVOURS, FLAVOURS, code_of, fragments, not_held, wanted_options
 from lab.paths import KCONFIG
 
 
@@ -17,6 +17,16 @@ def test_wanted_options() -> None:
 def test_an_option_that_was_dropped_is_named() -> None:
     wanted = {"CONFIG_A": "y", "CONFIG_B": "n", "CONFIG_C": "y"}
     assert not_held(wanted, "CONFIG_A=y\n# CONFIG_C is not set\n") == ["CONFIG_C=y"]
+
+
+def test_the_message_of_a_patch_is_not_its_code() -> None:
+    code = b"\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+    assert code_of(b"Subject: one\n\nWhy.\n---\n" + code) == code
+    assert code_of(b"Subject: two\n\nBecause.\n---\n" + code) == code
+
+
+def test_a_patch_without_a_message_is_all_code() -> None:
+    assert code_of(b"diff --git a/x b/x\n") == b"diff --git a/x b/x\n"
 
 
 def test_every_group_has_a_reason() -> None:
