@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,7 +57,7 @@ def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> None:
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
-    chooser = _Chooser(host, threaded)
+    chooser = _Chooser(host)
     chosen = [(one, chooser.choose(one)) for one in threaded]
     _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
@@ -100,12 +99,11 @@ def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
 class _Chooser:
     """Chooses CPUs for one thread after the other."""
 
-    def __init__(self, host: Topology, threaded: list[Wanted]) -> None:
+    def __init__(self, host: Topology) -> None:
         self._host = host
         self._online = host.online
         self._placer = topology.Placer(host)
         self._turns: Counter[str] = Counter()
-        self._pollers = Counter(w.section.name for w in threaded if w.polling)
         self._pools: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
 
     def choose(self, one: Wanted) -> tuple[int, ...]:
@@ -119,9 +117,6 @@ class _Chooser:
             self._placer.taken[given[turn % len(given)]] += 1
             return (given[turn % len(given)],)
         pool = self._pool(one)
-        pollers = self._pollers[one.section.name]
-        if one.polling and pollers > len(pool):
-            raise _too_many(one, pollers, len(pool))
         return (self._placer.take(pool, one.link.node, one.polling or one.realtime),)
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
@@ -136,12 +131,6 @@ class _Chooser:
             )
             raise _refuse(one, "thread_policy", problem, remedy)
         return pool or self._online
-
-
-def _too_many(one: Wanted, pollers: int, cpus: int) -> RxlaneError:
-    problem = f"{pollers} busy-polling threads for {cpus} CPUs"
-    remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
-    return _refuse(one, "thread_cpus", problem, remedy)
 
 
 def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:
@@ -160,13 +149,24 @@ def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]
             raise _refuse(one, "thread_policy", problem, remedy)
 
 
+def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
+    """Refuse two pollers on one CPU, and more pollers than CPUs whatever they are bound to."""
+    bound = Counter(cpus[0] for _, cpus in pollers if len(cpus) == 1)
+    crowded = {number for number, count in bound.items() if count > 1}
+    sections = {one.section.name for one, cpus in pollers if len(cpus) == 1 and cpus[0] in crowded}
+    group = [row for row in pollers if row[0].section.name in sections] if crowded else pollers
+    used = {n for _, cpus in group for n in cpus}
+    if crowded or len(group) > len(used):
+        problem = f"{len(group)} busy-polling threads for {len(used)} CPUs"
+        remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
+        raise _refuse(group[-1][0], "thread_cpus", problem, remedy)
+
+
 def _check_pollers(
     draft: Draft, host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]
 ) -> None:
     pollers = [(one, cpus) for one, cpus in chosen if one.polling]
-    used: Collection[int] = {n for _, cpus in pollers for n in cpus}
-    if len(pollers) > len(used):
-        raise _too_many(pollers[len(used)][0], len(pollers), len(used))
+    _check_poller_cpus(pollers)
     for one, cpus in pollers:
         if len(cpus) > 1:
             draft.warnings.append(

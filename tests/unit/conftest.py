@@ -5,6 +5,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A machine that builds kernels beside the tests is slow, not wrong.
+settings.register_profile("unit", deadline=None)
+settings.load_profile("unit")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -256,6 +256,20 @@ def test_pollers_of_two_sections_on_one_cpu() -> None:
         decide(simhost.snapshot(simhost.link(), two), policy)
 
 
+def test_a_crowded_section_is_refused_beside_a_roomy_one() -> None:
+    """CPUs that another section's pollers could use do not help those bound to two CPUs."""
+    two = simhost.link("eth1", 1, ifindex=3, base=9000)
+    crowded = parse_section("a", ["eth0"], {"threaded": "busy-poll@0-2", "thread_cpus": "2-3"})
+    roomy = parse_section("b", ["eth1"], {"threaded": "busy-poll"})
+    with pytest.raises(RxlaneError, match="3 busy-polling threads for 2 CPUs"):
+        decide(simhost.snapshot(simhost.link(), two), Policy((crowded, roomy)))
+
+
+def test_more_unbound_pollers_than_cpus() -> None:
+    host = simhost.snapshot(cpus=simhost.topology(3))
+    assert "4 busy-polling threads for 3 CPUs" in str(refusal(host, threaded="busy-poll"))
+
+
 def test_pollers_on_siblings_are_warned_of() -> None:
     host = simhost.snapshot(cpus=simhost.topology(8, smt=2))
     found = plan(host, threaded="busy-poll@1-2", thread_cpus="2-3")
@@ -339,6 +353,8 @@ def test_no_plan_breaks_a_refusal_rule(
         assert len(set(_housekeeping(host.topology)) - taken) >= 2
     pollers = [cpus[k.rpartition("/")[0]] for k, v in found.items() if v == "busy-poll" and cpus]
     assert len({n for c in pollers for n in c}) >= len(pollers)
+    bound = [c[0] for c in pollers if len(c) == 1]
+    assert len(set(bound)) == len(bound)
 
 
 def _housekeeping(cpus: Topology) -> list[int]:
