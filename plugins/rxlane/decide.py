@@ -251,14 +251,16 @@ def _timers(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> 
             for lane in managed:
                 draft.want(Target(link.name, lane.queue.index, item), value, reason)
             continue
+        capable = draft.view.snapshot.capabilities.napi_set
+        why = f"this kernel's NAPI_SET does not take {item}" if capable else NO_NAPI_SET
         whole = Target(link.name, WHOLE, item)
         if draft.view.read(whole) is None:
-            why = f"{NO_NAPI_SET}, and there is no device-wide file for it"
+            why = f"{why}, and there is no device-wide file for it"
             draft.skip(link.name, WHOLE, item, "unsupported", why)
             continue
-        draft.want(whole, value, f"{reason}, device-wide: {NO_NAPI_SET}")
+        draft.want(whole, value, f"{reason}, device-wide: {why}")
         if section.management_queues:
             draft.warnings.append(
-                f"{link.name}: {NO_NAPI_SET}: {item} is set for the whole device, management"
+                f"{link.name}: {why}: {item} is set for the whole device, management"
                 " queues included"
             )

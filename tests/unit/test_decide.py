@@ -379,3 +379,4 @@ def test_capabilities_are_data_not_versions() -> None:
     found = plan(host, threaded="busy-poll@1", irq_suspend_timeout=5)
     assert wanted(found) == {"eth0/rx1/threaded": "busy-poll"}
     assert [s.item for s in found.skips] == ["irq-suspend-timeout"]
+    assert "NAPI_SET does not take irq-suspend-timeout" in found.skips[0].reason
