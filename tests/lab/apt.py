@@ -16,6 +16,14 @@ from lab.progress import StepFailed, say, step, tool
 SUITES = "bookworm bookworm-backports trixie trixie-updates trixie-backports forky sid".split()
 SECURITY_SUITES = "bookworm-security trixie-security".split()
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Container images switch apt's caches off in apt.conf.d, which only words of the command line beat;
+# without them every question costs a walk through all lists.
+CACHED = (
+    "-o",
+    "Dir::Cache::pkgcache=pkgcache.bin",
+    "-o",
+    "Dir::Cache::srcpkgcache=srcpkgcache.bin",
+)
 LISTS_LIVE_S = 24 * 3600
 
 
@@ -86,7 +94,7 @@ def state() -> dict[str, str]:
 def offered(package: str) -> list[tuple[str, str]]:
     """[(version, suite)] of a binary package, newest first, as apt sorts versions."""
     rows = []
-    for line in tool(["apt-cache", "madison", package], env=state()).splitlines():
+    for line in tool(["apt-cache", *CACHED, "madison", package], env=state()).splitlines():
         name, version, source = (field.strip() for field in line.split("|"))
         if name == package and source.endswith("Packages"):
             rows.append((version, source.split()[1].split("/")[0]))

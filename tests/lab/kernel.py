@@ -159,7 +159,9 @@ def build(base: str = "6.12", flavour: str = "fast", patched: bool = True) -> Ke
 def prebuilt_package(base: str) -> tuple[str, str]:
     """(package, version) of Debian's newest amd64 image of this series, for Debian 13."""
     pattern = rf"^linux-image-{base.replace('.', '[.]')}[.][0-9]+[+]deb13-amd64$"
-    names = tool(["apt-cache", "pkgnames", f"linux-image-{base}."], env=apt.state()).split()
+    names = tool(
+        ["apt-cache", *apt.CACHED, "pkgnames", f"linux-image-{base}."], env=apt.state()
+    ).split()
     known = [name for name in names if re.match(pattern, name)]
     if not known:
         raise apt.NoPackage(f"no release that apt reaches offers a linux-image of {base} for amd64")
