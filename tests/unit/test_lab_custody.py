@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.base import BASES, read_base
-from lab.custody import PREIMAGES, REVIEW_TAGS, export, replay, touched
+from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay, touched
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -33,3 +33,13 @@ def test_touched_reads_headers_only() -> None:
 def test_review_tags_are_seen() -> None:
     assert REVIEW_TAGS.search("text\nReviewed-by: A Person <a@b>\n")
     assert not REVIEW_TAGS.search("text\nOrigin: vendor, rxlane\n")
+
+
+def test_only_a_generators_long_lines_are_excused(tmp_path: Path) -> None:
+    (tmp_path / "gen.c").write_text("/* Do not edit directly, auto-generated from: */\n")
+    (tmp_path / "own.c").write_text("int x;\n")
+    long = "WARNING: line length of 103 exceeds 100 columns"
+    assert is_generated(f"gen.c:97: {long}", tmp_path)
+    assert not is_generated(f"own.c:97: {long}", tmp_path)
+    assert not is_generated("gen.c:97: CHECK: Alignment should match open parenthesis", tmp_path)
+    assert not is_generated("total: 1 errors", tmp_path)
