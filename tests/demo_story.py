@@ -17,6 +17,7 @@ PROFILE = "net-low-latency"
 VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"
 READER = TREE / "tests" / "lab" / "reader.py"
 READER_IN_GUEST = "/root/reader.py"
+CPUS = 8
 TUNED_S = 240.0  # TuneD's own fixed waits, under software emulation
 # Everything the plan can be asked for: what comes back as skipped is what the kernel lacks.
 EVERYTHING = {
@@ -42,6 +43,25 @@ def differing(before: Settings, after: Settings) -> list[str]:
         for key in keys
         if before.get(key) != after.get(key)
     ]
+
+
+def dormant(before: Settings, after: Settings) -> Settings:
+    """``after`` without the sleeping NAPI threads of devices whose threaded mode is off again.
+
+    Stock 6.12 ends no NAPI thread while its device lives: dev_set_threaded only clears the mode.
+    Such a thread polls nothing and is no setting, as long as it is scheduled as the kernel made
+    it; one that is not stays in and is reported.
+    """
+    cpus = list(range(CPUS))
+    fresh = {"policy": "other", "priority": 0, "nice": 0, "affinity": cpus}
+    return {
+        key: value
+        for key, value in after.items()
+        if key in before
+        or not key.endswith("/thread")
+        or value != fresh
+        or after.get(f"{key.split('/')[0]}/threaded") != "0"
+    }
 
 
 def variables(text: str) -> dict[str, str]:
@@ -141,10 +161,14 @@ class Story:
     def restore(self, originals: Settings) -> None:
         with act("the profile off; every setting against its original"):
             self.shown("tuned-adm", "off", timeout=TUNED_S)
-            left = differing(originals, self.settings())
+            read = self.settings()
+            kept = dormant(originals, read)
+            left = differing(originals, kept)
             if left:
                 raise NotRestored("after `tuned-adm off`:\n" + "\n".join(left))
             line(f"    all {len(originals)} settings equal their originals")
+            if len(kept) < len(read):
+                line(f"    ({len(read) - len(kept)} NAPI threads sleep on: this kernel ends none)")
 
 
 def tell(kernel: KernelImage, debs: list[Path], rounds: int) -> Outcome:
@@ -153,11 +177,11 @@ def tell(kernel: KernelImage, debs: list[Path], rounds: int) -> Outcome:
     chapter(f"Debian 13 guest on {kernel.name}")
     start = time.monotonic()
     spec = GuestSpec(
-        cpus=8, sockets=2, cores=2, threads=2, numa=2, memory_mb=2048, queues=4,
+        cpus=CPUS, sockets=2, cores=2, threads=2, numa=2, memory_mb=2048, queues=4,
         e1000e=True, vmxnet3=True, share=[debs[0].parent],
     )  # fmt: skip
     with Guest(kernel, spec) as guest:
-        line(f"    booted: 8 CPUs, 2 sockets, 2 NUMA nodes, SMT; accelerator {guest.accel}")
+        line(f"    booted: {CPUS} CPUs, 2 sockets, 2 NUMA nodes, SMT; accelerator {guest.accel}")
         story = Story(guest)
         story.quiet()
         story.install(debs)

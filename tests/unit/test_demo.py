@@ -5,7 +5,7 @@ import pytest
 
 from bench.gain import Gain, Target
 from bench.stats import Ratio, Summary
-from demo_story import differing, lacks, variables
+from demo_story import CPUS, differing, dormant, lacks, variables
 from demo_text import Outcome, closing
 from lab.paths import TREE
 
@@ -15,6 +15,16 @@ SHIPPED = TREE / "tuned-profiles" / "net-low-latency" / "net-low-latency-variabl
 def test_differences_are_named_with_both_values() -> None:
     found = differing({"eth0/mtu": "1500", "eth0/threaded": "0"}, {"eth0/threaded": "1", "new": 1})
     assert found == ["eth0/mtu: '1500' -> None", "eth0/threaded: '0' -> '1'", "new: None -> 1"]
+
+
+def test_only_a_thread_as_the_kernel_made_it_may_sleep_on() -> None:
+    fresh = {"policy": "other", "priority": 0, "nice": 0, "affinity": list(range(CPUS))}
+    off = {"eth0/threaded": "0"}
+    assert dormant(off, off | {"eth0/napi-0/thread": fresh}) == off
+    pinned = off | {"eth0/napi-0/thread": fresh | {"affinity": [3]}}
+    assert dormant(off, pinned) == pinned
+    polling = {"eth0/threaded": "1", "eth0/napi-0/thread": fresh}
+    assert dormant(off, polling) == polling
 
 
 def test_variables_become_options() -> None:
