@@ -3,8 +3,9 @@
 
 import argparse
 import sys
+from pathlib import Path
 
-from lab import apt, custody, kernel, rootfs
+from lab import apt, custody, kernel, rootfs, shell
 from lab.base import BASES, BadBase
 from lab.progress import StepFailed
 
@@ -13,21 +14,37 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m lab")
     verbs = top.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("kernel", help="build a kernel, or take it from the cache")
-    build.add_argument("--flavour", default="fast", choices=sorted(kernel.FLAVOURS))
-    build.add_argument("--stock", action="store_true", help="without our series")
+    guest = verbs.add_parser("shell", help="boot a guest and run a command, or lines of stdin")
+    for verb in (build, guest):
+        verb.add_argument("--flavour", default="fast", choices=sorted(kernel.FLAVOURS))
+        verb.add_argument("--stock", action="store_true", help="without our series")
     verbs.add_parser("debian", help="fetch Debian's own kernel of this base")
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
     series.add_argument("--build", action="store_true", help="each patch builds alone, W=1")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
     verbs.add_parser("refresh", help="write the commits of build/kernel-BASE as patches")
-    for name in ("kernel", "debian", "series", "tree", "refresh"):
+    for name in ("kernel", "shell", "debian", "series", "tree", "refresh"):
         verbs.choices[name].add_argument("base", choices=BASES)
+    guest.add_argument("--debian", action="store_true", help="Debian's own kernel of the base")
+    guest.add_argument("--cpus", type=int, default=1, help="8: two sockets and NUMA nodes, SMT")
+    guest.add_argument("--share", type=Path, action="append", default=[], help="into /mnt/share")
+    guest.add_argument("command", nargs="*", help="after --: the command and its words")
     verbs.add_parser("root", help="make the guests' Debian 13 root")
     return top
 
 
-def act(words: argparse.Namespace) -> None:
+def chosen(words: argparse.Namespace) -> kernel.KernelImage:
+    if words.debian:
+        return kernel.debian_prebuilt(words.base)
+    return kernel.build(words.base, words.flavour, not words.stock)
+
+
+def act(words: argparse.Namespace) -> int:
+    """The verb's exit code."""
     match words.verb:
+        case "shell":
+            spec = shell.machine(words.cpus, words.share)
+            return shell.shell(chosen(words), spec, words.command)
         case "kernel":
             print(kernel.build(words.base, words.flavour, not words.stock).bzimage)
         case "debian":
@@ -42,15 +59,15 @@ def act(words: argparse.Namespace) -> None:
             custody.refresh(words.base)
         case "root":
             print(rootfs.root_image())
+    return 0
 
 
 def main() -> int:
     try:
-        act(parser().parse_args())
+        return act(parser().parse_args())
     except (StepFailed, BadBase, apt.NoPackage, ValueError) as problem:
         print(f"lab: {problem}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":
