@@ -304,7 +304,9 @@ class Guest:
         ]
         if self.accel == "tcg":
             # An emulated CPU stands still while this machine's cores are taken: that is no fault
-            # of the guest's kernel, so its stall detectors wait longer (seconds).
+            # of the guest's kernel, so its stall detectors wait longer (seconds), and a timer
+            # that ticks late in the first milliseconds is no broken one, which is a panic.
+            words.append("no_timer_check")
             words.append("rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60")
         if "debug" in self.kernel.flavour:
             # Jiffies of 4 ms: a poll loop that starves rcu_tasks is told of after 60 s, not 600.
