@@ -61,7 +61,7 @@ def export(repository: Path, out: Path) -> list[str]:
     """Writes the commits after ``base`` as patch files into ``out``; their names in order."""
     git(
         repository, "format-patch", "-q", "--zero-commit", "--full-index", "--no-signature", "-N",
-        "--no-renames", "--diff-algorithm=histogram", "-U3", "--src-prefix=a/", "--dst-prefix=b/",
+        "--no-renames", "--diff-algorithm=histogram", "-U2", "--src-prefix=a/", "--dst-prefix=b/",
         "-o", out, "base",
     )  # fmt: skip
     return sorted(path.name for path in out.glob("*.patch"))
