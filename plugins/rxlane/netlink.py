@@ -369,19 +369,28 @@ class Netdev:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
+    """rx_allocated: RX queues the driver may use at most, in use or not; 0 when not said."""
+
     ifindex: int
     name: str
     up: bool
+    rx_allocated: int = 0
 
 
 def parse_link(body: bytes) -> LinkRow:
     if len(body) < _IFINFO.size:
         raise _malformed(f"link of {len(body)} bytes")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
-    name = dict(parse_attrs(body, _IFINFO.size)).get(u.IFLA_IFNAME)
-    if name is None:
+    found = dict(parse_attrs(body, _IFINFO.size))
+    if u.IFLA_IFNAME not in found:
         raise _malformed("link without a name")
-    return LinkRow(index, _text(name), bool(flags & u.IFF_UP))
+    allocated = found.get(u.IFLA_NUM_RX_QUEUES)
+    return LinkRow(
+        index,
+        _text(found[u.IFLA_IFNAME]),
+        bool(flags & u.IFF_UP),
+        0 if allocated is None else attr_uint(allocated),
+    )
 
 
 def links() -> list[LinkRow]:

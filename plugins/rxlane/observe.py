@@ -91,19 +91,23 @@ def link_queues(
     rows: Iterable[QueueRow],
     napis: Sequence[Napi],
     irqs: dict[int, list[int]],
+    allocated: int = 0,
 ) -> tuple[Queue, ...]:
     """Join queues, NAPIs and IRQs.
 
-    counts: queue numbers by kind from sysfs; rows: this device's queue-get; irqs: by action name.
-    queue-get wins; without any link from it, as many NAPIs as RX queues are taken in order,
-    because drivers add them in queue order and ids ascend.
+    counts: queue numbers by kind from sysfs; rows: this device's queue-get; irqs: by action name;
+    allocated: RX queues that the driver could use. queue-get wins; without any link from it, as
+    many NAPIs as RX queues are taken in order, because drivers add them in queue order and ids
+    ascend. virtio_net has a NAPI for each allocated queue although it uses no more queues than
+    CPUs: the first ones are those in use.
     """
     known = {(r.kind, r.index): r.napi_id for r in rows}
     # sysfs counts queues that a driver may have set aside; queue-get counts those in use.
     wanted = sorted(known) if known else [(k, i) for k in ("rx", "tx") for i in counts.get(k, ())]
     ordered = sorted(n.napi_id for n in napis)
     receive = [index for kind, index in wanted if kind == "rx"]
-    by_order = not any(known.values()) and len(ordered) == len(receive) > 0
+    fits = len(ordered) in (len(receive), allocated) and 0 < len(receive) <= len(ordered)
+    by_order = fits and not any(known.values())
     number_of = {n.napi_id: n.irq for n in napis}
     result = []
     for kind, index in wanted:
@@ -144,7 +148,7 @@ def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[Queu
         defer_hard_irqs=sysfs.number(f"{base}/napi_defer_hard_irqs"),
         gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
         napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
-        queues=link_queues(counts, rows, napis, _device_irqs(sysfs, row.name)),
+        queues=link_queues(counts, rows, napis, _device_irqs(sysfs, row.name), row.rx_allocated),
     )
 
 

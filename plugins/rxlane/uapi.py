@@ -64,6 +64,7 @@ NETDEV_QUEUE_TYPE = ("rx", "tx")  # enum netdev_queue_type
 # include/uapi/linux/rtnetlink.h and include/uapi/linux/if_link.h
 RTM_GETLINK = 18
 IFLA_IFNAME = 3
+IFLA_NUM_RX_QUEUES = 32
 IFLA_ALT_IFNAME = 53
 IFLA_EXT_MASK = 29
 RTEXT_FILTER_SKIP_STATS = 1 << 3

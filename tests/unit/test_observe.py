@@ -66,6 +66,11 @@ def test_order_only_when_the_counts_fit() -> None:
         (8195, "order"),
     ]
     assert {q.napi_id for q in observe.link_queues(counts, rows, napis[:2], {})} == {None}
+    spare = [Napi(n) for n in (8193, 8194, 8195, 8196)]
+    assert {q.napi_id for q in observe.link_queues(counts, rows, spare, {})} == {None}
+    four = observe.link_queues(counts, rows, spare, {}, allocated=4)
+    assert [(q.napi_id, q.napi_source) for q in four] == [(n, "order") for n in range(8193, 8196)]
+    assert {q.napi_id for q in observe.link_queues(counts, rows, spare, {}, 5)} == {None}
     partly = [QueueRow(2, "rx", 0, 8193), *rows[1:]]
     assert [q.napi_id for q in observe.link_queues(counts, partly, napis, {})] == [8193, None, None]
 
