@@ -13,7 +13,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.flood import BATCH, GUEST_ADDRESS, LEAD_MS, REMOTE, RESULT, Bench, Reading, reading
+from bench.flood import (
+    BATCH,
+    FLOOD_RATE,
+    GUEST_ADDRESS,
+    LEAD_MS,
+    REMOTE,
+    RESULT,
+    Bench,
+    Reading,
+    reading,
+)
 from bench.stats import Ratio, Summary, ratio, summary, turns
 
 FIRST_PORT = 6100
@@ -104,7 +114,7 @@ class Gauge:
         read: dict[bool, list[float]] = {False: [], True: []}
         for on in turns([False, True], rounds):
             switch(on)
-            read[on].append(self._flood(target, 0, WINDOW_MS, pinned=True).carried)
+            read[on].append(self._flood(target, FLOOD_RATE, WINDOW_MS, pinned=True).carried)
         return Gain(
             target, summary(read[False]), summary(read[True]), ratio(read[True], read[False])
         )

@@ -9,15 +9,14 @@ the offered load where that is below the peak.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.flood import Bench, Mode, Reading
+from bench.flood import UNPACED, Bench, Mode, Reading
 from bench.seed000 import by_mode
 from bench.stats import Summary, of_ideal, summary
 
 FLOWS = 25
 SIZE = 64
-FULL = 0  # udpflood's word for: as fast as the sender can
-LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 240_000, FULL)
-QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, FULL)
+LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 180_000, UNPACED)
+QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, UNPACED)
 FLOOR = 0.9
 Say = Callable[[str], None]
 
@@ -74,5 +73,5 @@ def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
         for mode in modes:
             points[mode].append(point(load, read[mode]))
         shown = ", ".join(f"{mode.label} {points[mode][-1].goodput.median:.0f}" for mode in modes)
-        say(f"offered {load or 'full flood'}: {shown}")
+        say(f"offered {load or 'unpaced flood'}: {shown}")
     return [Curve(mode, tuple(points[mode])) for mode in modes]

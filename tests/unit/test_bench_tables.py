@@ -101,7 +101,7 @@ def test_tables_of_the_other_kinds() -> None:
     third = ThirdRow(SEED, columns, Ratio(4.0, 3.0, 5.0), Ratio(5.0, 4.0, 6.0))
     assert "×5.0 (4.0..6.0)" in tables.third_table([third])
     curve = Curve(Mode.SOFTIRQ, (Point(0, 4e5, flat(5e4)),))
-    assert "full (400)" in tables.goodput_table([curve])
+    assert "unpaced (400)" in tables.goodput_table([curve])
 
 
 def test_infinite_ratio_in_text_and_json() -> None:

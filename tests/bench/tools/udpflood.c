@@ -115,11 +115,8 @@ static int64_t run_paced(struct flood *f, int64_t start)
 		last = now;
 		while (owed >= 1) {
 			long long before = f->sent + f->failed;
-			long long share = (long long)owed / f->flows;
 
-			share = share < 1 ? 1 : minll(share, f->batch);
-			share = minll(share, (long long)owed);
-			send_turn(f, share);
+			send_turn(f, minll((long long)owed, f->batch));
 			owed -= f->sent + f->failed - before;
 		}
 		wake += SLICE_NS;
