@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """kernel-patches/BASE: which exact source a series is for, and the patches of the series."""
 
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import apt
-from lab.paths import PATCHES
+from lab.paths import PATCHES, cache
 from lab.progress import step, tool
 
 BASES = ("6.12", "7.2")
@@ -48,14 +53,35 @@ def newest(base: Base) -> str:
 
 def unpack(base: Base, version: str, target: Path) -> None:
     """Lays Debian's kernel source of this version into the empty folder ``target``."""
-    deb = apt.download(base.package, version)
-    holder = target.with_name(f"{target.name}.deb")
-    with step(f"unpacking {base.package} {version}"):
-        tool(["dpkg-deb", "-x", deb, holder])
-        archive = next((holder / "usr/src").glob("linux-source-*.tar.xz"))
+    with step(f"unpacking {base.package} {version}"), source_archive(base, version) as archive:
         target.mkdir(parents=True, exist_ok=True)
         tool(["tar", "-xf", archive, "-C", target, "--strip-components=1"])
-        tool(["rm", "-rf", holder])
+
+
+def unpack_touched(base: Base, version: str, target: Path) -> None:
+    """Lays only what the series touches, and scripts/: enough to apply and check patches."""
+    wanted = {path for patch in base.patches for path in touched(patch.read_text())}
+    with step(f"reading {base.package} {version}"), source_archive(base, version) as archive:
+        with tarfile.open(archive) as source:
+            for member in source:
+                name = member.name.partition("/")[2]
+                if name in wanted or name.startswith("scripts/"):
+                    member.name = name
+                    source.extract(member, target)
+
+
+@contextmanager
+def source_archive(base: Base, version: str) -> Iterator[Path]:
+    """The source tarball of the package, in a folder that goes with the context."""
+    deb = apt.download(base.package, version)
+    with tempfile.TemporaryDirectory(dir=cache("build")) as scratch:
+        tool(["dpkg-deb", "-x", deb, scratch])
+        yield next((Path(scratch) / "usr/src").glob("linux-source-*.tar.xz"))
+
+
+def touched(patch: str) -> list[str]:
+    """The files a patch changes, as its diff headers name them."""
+    return sorted(set(re.findall(r"^diff --git a/(\S+) b/", patch, re.MULTILINE)))
 
 
 def apply_series(base: Base, tree: Path) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from lab import apt
-from lab.base import Base, apply_series, newest, read_base, unpack
+from lab.base import Base, apply_series, newest, read_base, touched, unpack, unpack_touched
 from lab.kernel import build_environment, compiler, configure
 from lab.paths import BUILD, PATCHES, TREE, cache
 from lab.progress import StepFailed, say, step, tool
@@ -126,11 +126,6 @@ def _same(new: Path, old: Path) -> bool:
     return old.exists() and old.read_bytes() == new.read_bytes()
 
 
-def touched(patch: str) -> list[str]:
-    """The files a patch changes, as its diff headers name them."""
-    return sorted(set(re.findall(r"^diff --git a/(\S+) b/", patch, re.MULTILINE)))
-
-
 def check_messages(base: Base) -> None:
     """Nobody's name under a patch, and the fields that say where it stands."""
     for patch in base.patches:
@@ -178,7 +173,7 @@ def check_series(name: str) -> None:
         source = cache("build") / f"series-{name}-{os.getpid()}"
         shutil.rmtree(source, ignore_errors=True)
         try:
-            unpack(base, version, source)
+            unpack_touched(base, version, source)
             with step(f"{len(base.patches)} patches on {base.package} {version}, fuzz 0"):
                 apply_series(base, source)
             if version == pinned:

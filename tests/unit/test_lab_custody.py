@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.base import BASES, read_base
-from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay, touched
+from lab.base import BASES, read_base, touched
+from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
