@@ -39,7 +39,8 @@ def installed(host: Host) -> dict[str, str]:
         check=False,
     )
     rows = [line.split() for line in query.stdout.splitlines()]
-    return {row[0]: " ".join(row[1:]) for row in rows}
+    # Until the purge of the others dpkg still lists one that has left nothing as not-installed.
+    return {row[0]: " ".join(row[1:]) for row in rows if row[1] != "not-installed"}
 
 
 def file_system(host: Host) -> set[str]:
