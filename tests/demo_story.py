@@ -147,7 +147,7 @@ class Story:
             self.shown("tuned-adm", "verify", timeout=TUNED_S)
 
     def measure(self, rounds: int) -> Gain:
-        with act("what an application receives under UDP flood, profile off and on in turn"):
+        with act("what an application gets done under UDP flood, profile off and on in turn"):
             gauge = Gauge(Bench(self.guest))
             managed = variables(self.guest.read(VARIABLES).decode()).get("management_queues", "0")
             self.switch(False)

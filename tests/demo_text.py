@@ -51,8 +51,8 @@ def gain_text(gain: Gain) -> str:
     off, on, ratio = gain.off, gain.on, gain.ratio
     return (
         f"×{ratio.median:.1f} (runs {ratio.low:.1f}..{ratio.high:.1f}): "
-        f"{off.median / 1000:.1f} kpps ({off.low / 1000:.1f}..{off.high / 1000:.1f}) off, "
-        f"{on.median / 1000:.1f} kpps ({on.low / 1000:.1f}..{on.high / 1000:.1f}) on, "
+        f"{off.median:.0%} of its CPU ({off.low:.0%}..{off.high:.0%}) with the profile off, "
+        f"{on.median:.0%} ({on.low:.0%}..{on.high:.0%}) on, "
         f"{off.runs} runs each, alternating"
     )
 
@@ -64,7 +64,7 @@ def closing(outcomes: Sequence[Outcome], seconds: float) -> None:
         line("  profile applied, verified and switched off by tuned-adm, from Debian packages")
         if outcome.gain is not None:
             target = outcome.gain.target
-            line(f"  application on CPU {target.cpu}, queue {target.queue}, under UDP flood:")
+            line(f"  an application on CPU {target.cpu} while queue {target.queue} is flooded:")
             line(f"    {gain_text(outcome.gain)}")
         line(
             f"  {outcome.changed} of {outcome.settings} settings differed under the profile; "

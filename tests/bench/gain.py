@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the profile brings an application: packets received under flood, before and after.
+"""What the profile leaves an application: work done under a UDP flood, before and after.
 
-The application is one receiving process pinned to the CPU that takes its queue's interrupt: where
-a scheduler, RFS or an administrator who wants warm caches puts it. In softirq mode the flood's
-poll loop then takes that CPU from it. Queue and CPU are observed, not computed: a few packets are
-sent and /proc/interrupts tells where they arrived.
+The application is pinned to the CPU that takes the flood's interrupts, where a scheduler, RFS or
+an administrator may well have put it, and has work of its own. In softirq mode the poll loop takes
+that CPU from it. Queue and CPU are observed, not computed: a few packets are sent and
+/proc/interrupts tells where they arrived.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +20,7 @@ from bench.flood import (
     REMOTE,
     RESULT,
     Bench,
-    Reading,
-    reading,
+    steady,
 )
 from bench.stats import Ratio, Summary, ratio, summary, turns
 
@@ -33,6 +31,7 @@ PROBE_MS = 600
 WINDOW_MS = 2000
 SIZE = 64
 ROUNDS = 3
+SETTLE_STEPS = 6  # the sender starts after the window has begun
 
 Interrupts = Counter[tuple[int, int]]  # (queue, CPU) -> interrupts taken
 
@@ -52,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Gain:
-    """Packets a second at the application with the profile off and on."""
+    """Work done under flood with the profile off and on, as a share of the idle CPU's."""
 
     target: Target
     off: Summary
@@ -85,23 +84,26 @@ class Gauge:
     def _interrupts(self) -> Interrupts:
         return interrupts(self.bench.guest.read("/proc/interrupts").decode(), self.device)
 
-    def _flood(self, target: Target, rate: int, window_ms: int, *, pinned: bool) -> Reading:
+    def _sender(self, target: Target, rate: int, window_ms: int) -> list[str]:
+        return [
+            str(self.bench.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(target.port),
+            "--from-port", str(target.port), "--flows", "1", "--size", str(SIZE),
+            "--rate", str(rate), "--batch", str(BATCH), "--ms", str(window_ms + LEAD_MS),
+        ]  # fmt: skip
+
+    def _probe(self, port: int) -> None:
+        """A few packets to a process that reads them: an unread port would answer by ICMP."""
         guest = self.bench.guest
-        sink = [f"{REMOTE}/udpsink", "--port", str(target.port), "--flows", "1",
-                "--ms", str(window_ms), "--result", RESULT]  # fmt: skip
-        guest.run(sink + (["--cpu", str(target.cpu)] if pinned else []))
-        sent = guest.host(
-            [str(self.bench.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(target.port),
-             "--from-port", str(target.port), "--flows", "1", "--size", str(SIZE),
-             "--rate", str(rate), "--batch", str(BATCH), "--ms", str(window_ms + LEAD_MS)]
-        )  # fmt: skip
-        return reading(json.loads(sent.stdout), self.bench.read_sink())
+        guest.run([f"{REMOTE}/udpsink", "--port", str(port), "--flows", "1",
+                   "--ms", str(PROBE_MS), "--result", RESULT])  # fmt: skip
+        guest.host(self._sender(Target(port, 0, 0), PROBE_RATE, PROBE_MS))
+        self.bench.read_sink()
 
     def find(self, managed: int) -> Target:
         """A flow that arrives on a queue above the ``managed`` lowest. Raises NoLane."""
         for port in range(FIRST_PORT, FIRST_PORT + TRIES):
             before = self._interrupts()
-            self._flood(Target(port, 0, 0), PROBE_RATE, PROBE_MS, pinned=False)
+            self._probe(port)
             taken = self._interrupts() - before
             if taken:
                 (queue, cpu), _ = taken.most_common(1)[0]
@@ -109,12 +111,26 @@ class Gauge:
                     return Target(port, queue, cpu)
         raise NoLane(f"none of {TRIES} flows arrived on a queue from {managed} up")
 
+    def work(self, target: Target, *, flooded: bool) -> float:
+        """Rounds a second of the application's own work."""
+        guest = self.bench.guest
+        guest.run(
+            [f"{REMOTE}/udpsink", "--port", str(target.port), "--flows", "1", "--deaf", "--work",
+             "--cpu", str(target.cpu), "--ms", str(WINDOW_MS), "--result", RESULT]
+        )  # fmt: skip
+        if flooded:
+            guest.host(self._sender(target, FLOOD_RATE, WINDOW_MS))
+        sink = self.bench.read_sink()
+        return steady(sink["spun"], sink["step_ms"], SETTLE_STEPS)
+
     def measure(self, target: Target, switch: Callable[[bool], None], rounds: int = ROUNDS) -> Gain:
         """``switch(on)`` turns the profile on or off; both take turns."""
+        switch(False)
+        whole = self.work(target, flooded=False)
         read: dict[bool, list[float]] = {False: [], True: []}
         for on in turns([False, True], rounds):
             switch(on)
-            read[on].append(self._flood(target, FLOOD_RATE, WINDOW_MS, pinned=True).carried)
+            read[on].append(self.work(target, flooded=True) / whole)
         return Gain(
             target, summary(read[False]), summary(read[True]), ratio(read[True], read[False])
         )

@@ -43,7 +43,7 @@ def test_each_lack_is_said_once() -> None:
 
 
 def test_closing(capsys: pytest.CaptureFixture[str]) -> None:
-    off, on = Summary(4e3, 3e3, 5e3, 3), Summary(4e4, 3e4, 5e4, 3)
+    off, on = Summary(0.08, 0.05, 0.1, 3), Summary(0.8, 0.7, 0.9, 3)
     gain = Gain(Target(6100, 2, 5), off, on, Ratio(10.0, 8.0, 12.0))
     closing([Outcome("6.12 (fast, patched)", 812, 24, gain, [], 90.0)], 100.0)
     said = capsys.readouterr().out

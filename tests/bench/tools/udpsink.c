@@ -13,6 +13,9 @@
  * idle guest, is the CPU that the network left over; it needs no trust in the
  * kernel's own accounting of softirq time.
  *
+ * --deaf binds the ports and reads none of them, and --work spins in the normal
+ * class: together an application that has other work than the flood.
+ *
  * Without --result the tool reports on stdout; with it the tool goes to the
  * background once all sockets are bound, and `udpsink --await FILE` prints
  * what it wrote.
@@ -42,7 +45,7 @@ struct shared {
 };
 
 struct sink {
-	int flows, port, steps, spin, rcvbuf, cpu;
+	int flows, port, steps, spin, work, deaf, rcvbuf, cpu;
 	int wait_s;				/* for the first message */
 	const char *result;
 	int fd[MAX_FLOWS];
@@ -117,15 +120,15 @@ __attribute__((noreturn))
 static void spin(const struct sink *s)
 {
 	struct sched_param param = { 0 };
-	volatile unsigned int work = 0;
+	volatile unsigned int sum = 0;
 
-	if (sched_setscheduler(0, SCHED_IDLE, &param))
+	if (!s->work && sched_setscheduler(0, SCHED_IDLE, &param))
 		die("SCHED_IDLE: %s", strerror(errno));
 	for (;;) {
 		int step;
 
 		for (int i = 0; i < SPIN_ROUNDS; i++)
-			work += i;
+			sum += i;
 		step = step_now(s);
 		if (step >= 0)
 			s->shared->spun[step]++;
@@ -136,7 +139,7 @@ static void start_children(struct sink *s)
 {
 	pid_t parent = getpid();
 
-	for (int i = 0; i < s->flows + s->spin; i++) {
+	for (int i = s->deaf ? s->flows : 0; i < s->flows + s->spin; i++) {
 		pid_t pid = fork();
 
 		if (pid < 0)
@@ -265,7 +268,7 @@ static int run(struct sink *s)
 		unlink(s->result);
 		to_background();
 	}
-	if (!s->flows)			/* spin alone: the idle guest's mark */
+	if (!s->flows || s->deaf)	/* no message will start the window */
 		s->shared->start_ns = coarse_ns();
 	start_children(s);
 	heard = wait_window(s);
@@ -279,8 +282,8 @@ static int run(struct sink *s)
 
 static void usage(void)
 {
-	fputs("usage: udpsink --port N --flows N --ms N [--spin] [--rcvbuf BYTES]\n"
-	      "               [--cpu N] [--wait S] [--result FILE]\n"
+	fputs("usage: udpsink --port N --flows N --ms N [--spin|--work] [--deaf]\n"
+	      "               [--rcvbuf BYTES] [--cpu N] [--wait S] [--result FILE]\n"
 	      "       udpsink --spin --ms N\n"
 	      "       udpsink --await FILE [--wait S]\n", stderr);
 	exit(2);
@@ -303,6 +306,8 @@ int main(int argc, char **argv)
 		{ "flows", required_argument, NULL, 'f' },
 		{ "ms", required_argument, NULL, 'd' },
 		{ "spin", no_argument, NULL, 's' },
+		{ "work", no_argument, NULL, 'W' },
+		{ "deaf", no_argument, NULL, 'D' },
 		{ "rcvbuf", required_argument, NULL, 'b' },
 		{ "cpu", required_argument, NULL, 'c' },
 		{ "wait", required_argument, NULL, 'w' },
@@ -324,6 +329,8 @@ int main(int argc, char **argv)
 				  / STEP_MS;
 			break;
 		case 's': s.spin = 1; break;
+		case 'W': s.spin = s.work = 1; break;
+		case 'D': s.deaf = 1; break;
 		case 'b': s.rcvbuf = number("--rcvbuf", optarg, 1, 1 << 30); break;
 		case 'c': s.cpu = number("--cpu", optarg, 0, CPU_SETSIZE - 1); break;
 		case 'w': s.wait_s = number("--wait", optarg, 1, MAX_SECONDS); break;
@@ -336,7 +343,7 @@ int main(int argc, char **argv)
 		usage();
 	if (await)
 		return await_result(await, s.wait_s);
-	if (!s.steps || (s.flows && !s.port) || (!s.flows && !s.spin) ||
+	if (!s.steps || (s.flows && !s.port) || ((!s.flows || s.deaf) && !s.spin) ||
 	    s.port + s.flows > 65536)
 		usage();
 	if (s.cpu >= 0)
