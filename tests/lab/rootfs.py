@@ -131,9 +131,14 @@ def root_image() -> Path:
     return built("roots", key_of(()), lambda out: make_root(out, (), "")) / "root.ext4"
 
 
+def from_backports(version: str) -> tuple[str, ...]:
+    """What a kernel of the backports pre-depends on there; apt takes it only when told to."""
+    return (f"linux-base/{SUITE}-backports",) if "~bpo" in version else ()
+
+
 def debian_root(package: str, version: str) -> Path:
     """Folder with root.ext4, vmlinuz and initrd of Debian's own kernel package."""
-    extra = (package, "initramfs-tools", "zstd")
+    extra = (package, "initramfs-tools", "zstd", *from_backports(version))
     return built(
         "roots", key_of((*extra, version)), lambda out: make_root(out, extra, f"with {package}")
     )
