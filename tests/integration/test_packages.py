@@ -141,7 +141,7 @@ def check_installed(host: Host) -> None:
     assert host.run("dpkg", "--verify", *PACKAGES).stdout == ""
     assert f"- {PROFILE}" in host.run("tuned-adm", "list").stdout
     assert host.run("stat", "-c", "%a %U", "/var/lib/rxlane").stdout.split() == ["700", "root"]
-    assert json.loads(host.run("rxlane", "map", "--json").stdout)["lanes"]
+    assert json.loads(host.run("rxlane", "map", "--json").stdout)["devices"]
 
 
 def test_removal_without_the_daemon(bare: Host) -> None:
