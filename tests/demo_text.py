@@ -51,8 +51,9 @@ def gain_text(gain: Gain) -> str:
     off, on, ratio = gain.off, gain.on, gain.ratio
     return (
         f"×{ratio.median:.1f} (runs {ratio.low:.1f}..{ratio.high:.1f}): "
-        f"{off.median:.0%} of its CPU ({off.low:.0%}..{off.high:.0%}) with the profile off, "
-        f"{on.median:.0%} ({on.low:.0%}..{on.high:.0%}) on, "
+        f"{off.median / 1000:.0f} thousand rounds of work a second "
+        f"({off.low / 1000:.0f}..{off.high / 1000:.0f}) with the profile off, "
+        f"{on.median / 1000:.0f} ({on.low / 1000:.0f}..{on.high / 1000:.0f}) on, "
         f"{off.runs} runs each, alternating"
     )
 
