@@ -8,7 +8,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MAX_FLOWS	1024
 #define MAX_MESSAGE	65507	/* largest UDP payload over IPv4 */
@@ -101,6 +104,29 @@ static inline int link_local_udp(void)
 	if (setsockopt(fd, SOL_SOCKET, SO_DONTROUTE, &one, sizeof(one)))
 		die("SO_DONTROUTE: %s", strerror(errno));
 	return fd;
+}
+
+static inline void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("CPU %d: %s", cpu, strerror(errno));
+}
+
+/* In a child: a session of its own, nothing to read from or print to */
+static inline void detach(void)
+{
+	int null;
+
+	setsid();
+	null = open("/dev/null", O_RDWR);
+	if (null < 0)
+		die("/dev/null: %s", strerror(errno));
+	for (int fd = 0; fd < 3; fd++)
+		dup2(null, fd);
 }
 
 #endif

@@ -27,21 +27,10 @@ struct client {
 	int answered, lost;
 };
 
-static void pin(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s", cpu, strerror(errno));
-}
-
 static void to_background(const char *pid_file)
 {
 	pid_t pid = fork();
 	FILE *out;
-	int null;
 
 	if (pid < 0)
 		die("fork: %s", strerror(errno));
@@ -51,12 +40,7 @@ static void to_background(const char *pid_file)
 			die("%s: %s", pid_file, strerror(errno));
 		_exit(0);
 	}
-	setsid();
-	null = open("/dev/null", O_RDWR);
-	if (null < 0)
-		die("/dev/null: %s", strerror(errno));
-	for (int fd = 0; fd < 3; fd++)
-		dup2(null, fd);
+	detach();
 }
 
 __attribute__((noreturn))

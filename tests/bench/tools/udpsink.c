@@ -239,19 +239,12 @@ static int await_result(const char *name, int wait_s)
 
 static void to_background(void)
 {
-	int null;
-
 	switch (fork()) {
 	case -1: die("fork: %s", strerror(errno));
 	case 0: break;
 	default: _exit(0);
 	}
-	setsid();
-	null = open("/dev/null", O_RDWR);
-	if (null < 0)
-		die("/dev/null: %s", strerror(errno));
-	for (int fd = 0; fd < 3; fd++)
-		dup2(null, fd);
+	detach();
 }
 
 static int run(struct sink *s)
@@ -287,16 +280,6 @@ static void usage(void)
 	      "       udpsink --spin --ms N\n"
 	      "       udpsink --await FILE [--wait S]\n", stderr);
 	exit(2);
-}
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s", cpu, strerror(errno));
 }
 
 int main(int argc, char **argv)
