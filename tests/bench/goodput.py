@@ -15,8 +15,9 @@ from bench.stats import Summary, of_ideal, summary
 
 FLOWS = 25
 SIZE = 64
-LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 180_000, UNPACED)
-QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, UNPACED)
+LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 200_000, 240_000, 280_000,
+         UNPACED)  # fmt: skip
+QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, 240_000, UNPACED)
 FLOOR = 0.9
 Say = Callable[[str], None]
 

@@ -109,8 +109,9 @@ def by_mode(
 def flood_row(bench: Bench, row: SeedRow, rounds: int) -> FloodRow:
     def run(mode: Mode) -> Reading:
         bench.set_mode(mode)
-        return bench.flood(row.flows, row.size)
+        return bench.flood(row.flows, row.size, rate)
 
+    rate = bench.full_rate(row.flows, row.size)
     read = by_mode(A_AND_B, rounds, run)
     softirq, threaded = ([r.carried for r in read[mode]] for mode in A_AND_B)
     offered = summary([r.offered for mode in A_AND_B for r in read[mode]]).median
@@ -146,7 +147,10 @@ def measure(
         if row.fits:
             done = flood_row(bench, row, rounds)
             floods.append(done)
-            say(f"{row.size}/{row.flows}: threaded {done.gain.median:.1f} times softirq")
+            say(
+                f"{row.size}/{row.flows}: threaded {done.gain.median:.1f} times softirq "
+                f"under {done.offered:.0f} messages/s"
+            )
         else:
             left = spare_row(bench, row, rounds)
             spares.append(left)

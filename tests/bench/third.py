@@ -92,10 +92,12 @@ def set_host(bench: Bench, threaded: bool) -> None:
 
 def third_row(bench: Bench, row: SeedRow, rounds: int) -> ThirdRow:
     read: dict[str, list[float]] = {label: [] for label, _, _ in COLUMNS}
+    set_host(bench, threaded=False)
+    rate = bench.full_rate(row.flows, row.size)
     for label, mode, threaded in turns(COLUMNS, rounds):
         bench.set_mode(mode)
         set_host(bench, threaded)
-        read[label].append(bench.flood(row.flows, row.size).carried)
+        read[label].append(bench.flood(row.flows, row.size, rate).carried)
     vanilla, guest, both = (read[label] for label, _, _ in COLUMNS)
     return ThirdRow(
         row,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.flood import Bench, Mode, Reading
 from bench.stats import just_carried, of_ideal, quotient, ratio, summary, turns
 
 
@@ -59,3 +60,27 @@ def test_just_carried_gives_up() -> None:
 def test_of_ideal_below_and_beyond_the_peak() -> None:
     assert of_ideal(9_000.0, 10_000.0, 50_000.0) == pytest.approx(0.9)
     assert of_ideal(25_000.0, 400_000.0, 50_000.0) == pytest.approx(0.5)
+
+
+class Saturable(Bench):
+    """A guest that takes in at most 250,000 a second, and less the more is offered beyond."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.modes: list[Mode] = []
+
+    def set_mode(self, mode: Mode) -> None:
+        self.modes.append(mode)
+
+    def taken_in(self) -> int:
+        return self.inside
+
+    def flood(self, flows: int, size: int, rate: float = 0, **kept: object) -> Reading:
+        self.inside += round(min(rate, 500_000 - rate))
+        return Reading(rate, 1.0, 0.0)
+
+
+def test_full_flood_is_what_the_guest_takes_in_most_of() -> None:
+    guest = Saturable()
+    assert guest.full_rate(25, 64) == 240_000
+    assert guest.modes == [Mode.SOFTIRQ]
