@@ -76,6 +76,15 @@ def customise(root: Path) -> None:
     unit_file.symlink_to("/usr/lib/systemd/system/systemd-networkd.service")
 
 
+def mark_updated(root: Path) -> None:
+    """Tells systemd that caches (ld.so, hwdb, catalog) are those of this /usr: dpkg made them.
+
+    Without the stamps every boot of a guest makes them anew: systemd-update-done.service(8).
+    """
+    for folder in ("etc", "var"):
+        (root / folder / ".updated").write_text("")
+
+
 def bootstrap(root: Path, extra: tuple[str, ...], sources: list[str]) -> None:
     packages = ",".join([*PACKAGES, *extra])
     tool(
@@ -112,6 +121,7 @@ def make_root(out: Path, extra: tuple[str, ...], label: str) -> None:
             for name in ("vmlinuz", "initrd"):
                 for found in (root / "boot").glob(f"{name}*-*"):
                     shutil.copy(found, out / name)
+            mark_updated(root)
             make_image(root, out / "root.ext4")
         finally:
             shutil.rmtree(root, ignore_errors=True)
