@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -56,6 +56,13 @@ class Host:
         shown = json.loads(self.run("rxlane", "map", "--json", device).stdout)
         found: list[dict[str, Any]] = shown["devices"][0]["lanes"]
         return found
+
+
+def missing(reason: str) -> NoReturn:
+    """Skips the test for what this machine lacks; fails it where RXLANE_STRICT=1."""
+    if os.environ.get("RXLANE_STRICT") == "1":
+        pytest.fail(f"RXLANE_STRICT=1 and {reason}")
+    pytest.skip(reason)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every device type of the lab in one guest: lanes, threads, verify, rollback, and traffic.
+
+A guest of its own, because igb needs a newer QEMU than Debian 12's and few CPUs boot fast. The
+settings are read once; after each rollback they must equal that one reading again, so that no
+device's test can hide what another's left behind.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from test_profile import differing
+
+from conftest import DEBS, KERNELS, OURS, READER, Host, Settings, missing
+from lab import qemu
+from lab.progress import StepFailed
+from lab.rootfs import NICS
+from lab.vm import Guest, GuestSpec
+
+CPUS, QUEUES = 4, 4
+# igb takes a receive queue a CPU, at most 8; from 5 on a vector and a NAPI serve a pair of queues.
+IGB_PAIRED = 8
+NETDEVSIM = "/sys/bus/netdevsim"
+# Spread over a second, so that a thread that went to sleep has to be woken again and again.
+PING = ("ping", "-q", "-c", "20", "-i", "0.05", "-W", "10")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a driver's lanes look like: RX queues, where their NAPIs and IRQs are known from."""
+
+    queues: int
+    napi_source: str
+    irq_source: str
+
+
+DEVICES = {
+    "virtio": Expected(QUEUES, "netdev", "netdev"),
+    "e1000e": Expected(1, "netdev", "netdev"),
+    "vmxnet3": Expected(CPUS, "netdev", "netdev"),
+    "igb": Expected(IGB_PAIRED, "order", "irq-name"),
+    "veth": Expected(QUEUES, "order", "unknown"),
+    "netdevsim": Expected(QUEUES, "netdev", "unknown"),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The guest, its devices' names by type, and its settings and lanes before anything."""
+
+    host: Host
+    names: dict[str, str]
+    before: Settings
+    lanes: dict[str, list[dict[str, Any]]]
+    interrupts: dict[int, str]
+
+    def run(self, *argv: str) -> str:
+        printed: str = self.host.run(*argv).stdout
+        return printed
+
+
+def make_devices(host: Host) -> dict[str, str]:
+    """{type: name} of every device; those that no emulated hardware brings are made here."""
+    host.vm.put(f"1 1 {QUEUES}".encode(), f"{NETDEVSIM}/new_device")
+    many = ("numrxqueues", str(QUEUES), "numtxqueues", str(QUEUES))
+    host.run("ip", "link", "add", "veth0", *many, "type", "veth", "peer", "name", "veth1", *many)
+    host.run("ethtool", "-K", "veth0", "gro", "on")
+    host.run("udevadm", "settle")
+    names = {"veth": "veth0"}
+    names["netdevsim"] = host.run("ls", f"{NETDEVSIM}/devices/netdevsim1/net").stdout.strip()
+    for name in ("veth0", "veth1", names["netdevsim"]):
+        host.run("ip", "link", "set", name, "up")
+    of_mac = {mac: kind for kind, (mac, _address) in NICS.items()}
+    for link in json.loads(host.run("ip", "-json", "link").stdout):
+        if link["address"] in of_mac:
+            names[of_mac[link["address"]]] = link["ifname"]
+    if "igb" in names:
+        host.run("ethtool", "-L", names["igb"], "combined", str(IGB_PAIRED))
+    return names
+
+
+def interrupts(host: Host) -> dict[int, str]:
+    """{IRQ: its line} of /proc/interrupts."""
+    found = re.findall(r"^ *(\d+):(.*)$", host.run("cat", "/proc/interrupts").stdout, re.M)
+    return {int(number): line for number, line in found}
+
+
+@pytest.fixture(scope="module")
+def igb() -> str:
+    """Why no QEMU here emulates igb; empty when one does."""
+    try:
+        qemu.having(["igb"])
+    except StepFailed as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def machine(debs: list[Any], igb: str) -> Iterator[Machine]:
+    spec = GuestSpec(cpus=CPUS, queues=QUEUES, e1000e=True, vmxnet3=True, igb=not igb, share=[DEBS])
+    with Guest(KERNELS[OURS](), spec) as vm:
+        host = Host(OURS, vm)
+        vm.put(READER, "/root/reader.py")
+        host.run("systemctl", "stop", "irqbalance")
+        packages = (f"/mnt/share/debs/{deb.name}" for deb in debs)
+        host.run("apt-get", "install", "-y", *packages, timeout=300)
+        names = make_devices(host)
+        shown = json.loads(host.run("rxlane", "map", "--json").stdout)
+        lanes = {link["name"]: link["lanes"] for link in shown["devices"]}
+        yield Machine(host, names, host.settings(), lanes, interrupts(host))
+
+
+@pytest.fixture(params=list(DEVICES))
+def device(request: pytest.FixtureRequest, machine: Machine, igb: str) -> str:
+    kind: str = request.param
+    if kind == "igb" and igb:
+        missing(igb)
+    return kind
+
+
+@pytest.fixture(autouse=True)
+def no_splat(machine: Machine) -> Iterator[None]:
+    yield
+    machine.host.vm.check_splats()
+
+
+def values(lanes: list[dict[str, Any]], key: str) -> list[Any]:
+    return [lane.get(key) for lane in lanes]
+
+
+def wakeups(machine: Machine, pids: list[int]) -> int:
+    """How often these threads have gone to sleep, so far."""
+    status = machine.run("cat", *(f"/proc/{pid}/status" for pid in pids))
+    return sum(int(n) for n in re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.M))
+
+
+def check_lanes(machine: Machine, kind: str) -> None:
+    """As found: one lane a receive queue, each with a NAPI of its own, in softirq mode."""
+    expected, lanes = DEVICES[kind], machine.lanes[machine.names[kind]]
+    assert values(lanes, "queue") == list(range(expected.queues))
+    assert len(set(values(lanes, "napi-id")) - {None}) == expected.queues
+    assert set(values(lanes, "napi-source")) == {expected.napi_source}
+    assert set(values(lanes, "mode")) == {"off"} and set(values(lanes, "pid")) == {None}
+    assert set(values(lanes, "irq-source")) == {expected.irq_source}
+    if expected.irq_source == "unknown":
+        return
+    irqs = values(lanes, "irq")
+    assert len(set(irqs)) == expected.queues
+    assert set(irqs) <= machine.interrupts.keys(), "an IRQ that /proc/interrupts does not have"
+
+
+def check_threads(machine: Machine, kind: str) -> None:
+    """Every lane has a NAPI thread, the same for rxlane and for the lab's reader."""
+    name = machine.names[kind]
+    lanes = machine.host.lanes(name)
+    pids = values(lanes, "pid")
+    assert set(values(lanes, "mode")) == {"on"}
+    assert None not in pids and len(set(pids)) == DEVICES[kind].queues
+    comms = machine.run("cat", *(f"/proc/{pid}/comm" for pid in pids)).splitlines()
+    assert all(comm.startswith(f"napi/{name}-") for comm in comms), comms
+    if kind not in NICS:
+        return
+    woken = wakeups(machine, pids)
+    machine.host.vm.host([*PING, NICS[kind][1].partition("/")[0]])
+    assert wakeups(machine, pids) >= woken + 20, "the packets were not polled by these threads"
+
+
+def test_threads_come_and_go(machine: Machine, device: str) -> None:
+    check_lanes(machine, device)
+    name = machine.names[device]
+    machine.run("rxlane", "apply", "-o", "threaded=on", name)
+    try:
+        check_threads(machine, device)
+        assert "0 of" not in machine.run("rxlane", "verify")
+    finally:
+        machine.run("rxlane", "rollback")
+    assert differing(machine.before, machine.host.settings()) == {}
