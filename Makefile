@@ -57,10 +57,12 @@ series: venv ## both series apply with fuzz 0 and pass checkpatch
 integration: venv ## guest tests with the packages (root)
 	$(PYTHON) -m pytest tests/integration -m 'not long' $(ARGS)
 
+# Setup comes before the gate, which runs in the venv that it makes.
 check: ## the gate: setup, lint, unit, series, debs, kernels, integration
-	@sh tests/setup packages
-	@sh tests/setup venv
-	@RXLANE_STRICT=1 $(PYTHON) tests/gate
+	@start=$$(date +%s); \
+	{ sh tests/setup packages && sh tests/setup venv; } || \
+		{ echo "== gate: setup FAILED; gate exits with 10"; exit 10; }; \
+	RXLANE_STRICT=1 $(PYTHON) tests/gate --setup-took $$(($$(date +%s) - start))
 
 check-series: venv ## each patch of the series builds alone (long)
 	RXLANE_STRICT=1 $(LAB) series 6.12 --build
