@@ -33,7 +33,6 @@ BATCH = 32
 FLOOD_RATE = 180_000  # messages a second, where the rate is not sought
 FLOOD_RATES = (150_000, 180_000, 210_000, 240_000, 280_000, 330_000)
 SEEK_MS = 800
-UNPACED = 0  # udpflood's word for: as fast as the sender can
 WINDOW_MS = 2000
 RAMP_STEPS = 3  # first 300 ms: ring, sockets and scheduler settle
 LEAD_MS = 300  # the flood outlasts the sink's window by this
@@ -148,7 +147,7 @@ class Bench:
         self, flows: int, size: int, rate: float = FLOOD_RATE, *, spin: bool = False,
         window_ms: int = WINDOW_MS,
     ) -> Reading:  # fmt: skip
-        """Offers ``rate`` messages a second (UNPACED: all it can) and reads the sink."""
+        """Offers ``rate`` messages a second and reads the sink."""
         self.start_sink(flows, spin=spin, window_ms=window_ms)
         sent = self.guest.host(
             [str(self.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(SINK_PORT),
@@ -162,7 +161,7 @@ class Bench:
         path = f"/sys/class/net/{self.nic}/statistics/rx_packets"
         return int(self.guest.run(["cat", path], timeout=120).stdout)
 
-    def full_rate(self, flows: int, size: int) -> float:
+    def full_rate(self, flows: int, size: int) -> int:
         """The rate of a full flood, messages a second (module docstring); leaves softirq mode."""
         self.set_mode(Mode.SOFTIRQ)
 

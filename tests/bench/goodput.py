@@ -3,21 +3,21 @@
 
 A receiver without livelock delivers what is offered up to its capacity and holds that capacity
 beyond it. Each point is therefore judged against the most it could be: the curve's own peak, or
-the offered load where that is below the peak.
+the offered load where that is below the peak. The last load is the full flood (bench/flood.py).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.flood import UNPACED, Bench, Mode, Reading
+from bench.flood import Bench, Mode, Reading
 from bench.seed000 import by_mode
 from bench.stats import Summary, of_ideal, summary
 
 FLOWS = 25
 SIZE = 64
-LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 120_000, 160_000, 200_000, 240_000, 280_000,
-         UNPACED)  # fmt: skip
-QUICK_LOADS = (10_000, 40_000, 80_000, 160_000, 240_000, UNPACED)
+LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000, 200_000,
+         240_000, 280_000)  # fmt: skip
+QUICK_LOADS = (10_000, 40_000, 80_000, 160_000)
 FLOOR = 0.9
 Say = Callable[[str], None]
 
@@ -59,12 +59,17 @@ def point(load: int, read: list[Reading]) -> Point:
     )
 
 
+def loads(full: int, quick: bool) -> list[int]:
+    """Packets a second to offer, up to the full flood."""
+    return [*(load for load in (QUICK_LOADS if quick else LOADS) if load < full), full]
+
+
 def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
     """At every load the three modes take turns; a curve's points thus share the host's mood."""
     modes = tuple(Mode)
     points: dict[Mode, list[Point]] = {mode: [] for mode in modes}
 
-    for load in QUICK_LOADS if quick else LOADS:
+    for load in loads(bench.full_rate(FLOWS, SIZE), quick):
 
         def run(mode: Mode, load: int = load) -> Reading:
             bench.set_mode(mode)
@@ -74,5 +79,5 @@ def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
         for mode in modes:
             points[mode].append(point(load, read[mode]))
         shown = ", ".join(f"{mode.label} {points[mode][-1].goodput.median:.0f}" for mode in modes)
-        say(f"offered {load or 'unpaced flood'}: {shown}")
+        say(f"offered {load}: {shown}")
     return [Curve(mode, tuple(points[mode])) for mode in modes]

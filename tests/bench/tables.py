@@ -93,9 +93,7 @@ def goodput_table(curves: Sequence[Curve]) -> str:
         head += [f"{curve.mode.label} kpps", "of peak", "of ideal"]
     rows = []
     for number, first in enumerate(curves[0].points):
-        row = [
-            f"{first.load / 1000:.0f}" if first.load else f"unpaced ({first.offered / 1000:.0f})"
-        ]
+        row = [f"{first.load / 1000:.0f}"]
         for curve in curves:
             here = curve.points[number]
             row += [thousands(here.goodput), f"{curve.over_peak(here):.2f}",

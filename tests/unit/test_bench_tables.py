@@ -9,7 +9,7 @@ import pytest
 
 from bench import tables
 from bench.flood import Mode, Reading, reading, steady
-from bench.goodput import Curve, Point
+from bench.goodput import Curve, Point, loads
 from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
 from bench.seed000 import FloodRow, SeedRow, SpareRow, by_mode, parse, seed_rows
 from bench.stats import Ratio, Summary
@@ -80,12 +80,17 @@ def test_rounds_take_turns() -> None:
 
 
 def test_curve_is_judged_by_load_below_the_peak() -> None:
-    points = (Point(10_000, 10_000.0, flat(9_900.0)), Point(0, 400_000.0, flat(50_000.0)),
+    points = (Point(10_000, 10_000.0, flat(9_900.0)), Point(400_000, 400_000.0, flat(50_000.0)),
               Point(80_000, 80_000.0, flat(60_000.0)))  # fmt: skip
     curve = Curve(Mode.NICE10, points)
     assert curve.peak == 60_000.0
     assert curve.worst == pytest.approx(50 / 60)
     assert curve.of_ideal(points[0]) == pytest.approx(0.99)
+
+
+def test_loads_end_with_the_full_flood() -> None:
+    assert loads(240_000, quick=False)[-3:] == [160_000, 200_000, 240_000]
+    assert loads(150_000, quick=True) == [10_000, 40_000, 80_000, 150_000]
 
 
 def test_flood_table_marks_the_row_that_misses() -> None:
@@ -100,8 +105,9 @@ def test_tables_of_the_other_kinds() -> None:
     columns = (flat(1e4), flat(4e4), flat(5e4))
     third = ThirdRow(SEED, columns, Ratio(4.0, 3.0, 5.0), Ratio(5.0, 4.0, 6.0))
     assert "×5.0 (4.0..6.0)" in tables.third_table([third])
-    curve = Curve(Mode.SOFTIRQ, (Point(0, 4e5, flat(5e4)),))
-    assert "unpaced (400)" in tables.goodput_table([curve])
+    curve = Curve(Mode.SOFTIRQ, (Point(400_000, 4e5, flat(5e4)),))
+    *_, last = tables.goodput_table([curve]).splitlines()
+    assert last.split()[:2] == ["400", "50.0"]
 
 
 def test_infinite_ratio_in_text_and_json() -> None:
@@ -126,6 +132,7 @@ def test_session_level() -> None:
 def test_plots_are_written(tmp_path: Path) -> None:
     plots = pytest.importorskip("bench.plots")
     pytest.importorskip("matplotlib")
-    curves = [Curve(mode, (Point(1000, 1e3, flat(1e3)), Point(0, 4e5, flat(5e4)))) for mode in Mode]
+    points = (Point(1000, 1e3, flat(1e3)), Point(400_000, 4e5, flat(5e4)))
+    curves = [Curve(mode, points) for mode in Mode]
     for path in plots.plot_goodput(curves, tmp_path / "goodput"):
         assert path.stat().st_size > 1000
