@@ -18,9 +18,12 @@ TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tes
 # Preemption models beside those of `make check`, as KERNEL/FLAVOUR.
 VARIANTS := ours-6.12/none ours-6.12/preempt ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
 
+# What depends on how the kernel was built.
+KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py profile.py)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit lint debs kernel-tree kernel-refresh series integration check \
-	check-series check-debug check-long demo bench clean
+	check-series check-debug check-long check-variants demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,14 +71,17 @@ check-series: venv ## each patch of the series builds alone (long)
 	RXLANE_STRICT=1 $(LAB) series 6.12 --build
 	RXLANE_STRICT=1 $(LAB) series 7.2 --build
 
-check-debug: venv debs ## guest tests on the debug kernel (long)
-	RXLANE_STRICT=1 RXLANE_FLAVOUR=debug $(PYTHON) -m pytest tests/integration -m 'not long' $(ARGS)
+check-debug: venv debs ## guest tests on the debug kernel, and its hung-task limit (long)
+	RXLANE_STRICT=1 RXLANE_VARIANT=ours-6.12/debug $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration/test_hung_limit.py $(ARGS)
 
-check-long: venv debs ## stress, power cuts, kernel variants (long)
-	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long $(ARGS)
+check-long: venv debs ## stress, power cuts (long)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long \
+		--ignore tests/integration/test_hung_limit.py $(ARGS)
+
+check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
-		RXLANE_STRICT=1 RXLANE_FLAVOUR=$${variant#*/} $(PYTHON) -m pytest tests/integration \
-			-m 'not long' -k $${variant%/*} $(ARGS); done
+		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
 
 demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 	$(PYTHON) tests/demo.py --kernel $(KERNEL)

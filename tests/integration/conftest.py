@@ -24,12 +24,21 @@ TREE = Path(__file__).resolve().parents[2]
 DEBS = TREE / "build" / "debs"
 READER = TREE / "tests" / "lab" / "reader.py"
 
-# The configuration of tests/lab/kconfig that kernels of our own are built with.
-FLAVOUR = os.environ.get("RXLANE_FLAVOUR", "fast")
 OURS, STOCK_72, DEBIAN_612 = "ours-6.12", "stock-7.2", "debian-6.12"
+# KERNEL/FLAVOUR, such as ours-6.12/debug: the tests of `guest` run on that kernel alone, built with
+# that configuration of tests/lab/kconfig.
+VARIANT = os.environ.get("RXLANE_VARIANT", "")
+
+
+def flavour(kernel: str) -> str:
+    """The configuration that a kernel of our own is built with."""
+    name, _, wanted = VARIANT.partition("/")
+    return wanted if name == kernel else "fast"
+
+
 KERNELS: dict[str, Callable[[], KernelImage]] = {
-    OURS: partial(build, base="6.12", flavour=FLAVOUR, patched=True),
-    STOCK_72: partial(build, base="7.2", flavour=FLAVOUR, patched=False),
+    OURS: partial(build, base="6.12", flavour=flavour(OURS), patched=True),
+    STOCK_72: partial(build, base="7.2", flavour=flavour(STOCK_72), patched=False),
     DEBIAN_612: partial(debian_prebuilt, "6.12"),
 }
 
@@ -75,6 +84,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marker = metafunc.definition.get_closest_marker("kernels")
         names = marker.args if marker else tuple(KERNELS)
         metafunc.parametrize("guest", names, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With RXLANE_VARIANT, leaves out the tests of every other kernel."""
+    if not VARIANT:
+        return
+    name = VARIANT.partition("/")[0]
+    others = [item for item in items if kernel_of(item) != name]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if kernel_of(item) == name]
+
+
+def kernel_of(item: pytest.Item) -> str:
+    """The kernel of the test's guest; tests that boot a guest of their own take ours."""
+    params: dict[str, str] = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("guest", OURS)
 
 
 @pytest.fixture(scope="session")

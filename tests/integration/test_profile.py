@@ -22,6 +22,14 @@ def differing(before: Settings, after: Settings) -> dict[str, tuple[object, obje
     return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
 
 
+def not_restored(host: Host, before: Settings) -> dict[str, tuple[object, object]]:
+    """What differs from ``before``, but for the sleeping threads that stock 6.12 never ends."""
+    found = differing(before, host.settings())
+    if host.kernel != DEBIAN_612:
+        return found
+    return {key: pair for key, pair in found.items() if pair[0] is not None or "/thread" not in key}
+
+
 def thread_pids(host: Host) -> dict[int, int]:
     """{queue: pid} of the NAPI threads on the virtio NIC, as the kernel reports them."""
     return {lane["queue"]: lane["pid"] for lane in host.lanes(host.vm.nic) if "pid" in lane}
@@ -86,7 +94,7 @@ def test_off_restores_every_setting(guest: Host) -> None:
     during = guest.settings()
     assert differing(before, during), "the profile changed nothing, so this test shows nothing"
     guest.run("tuned-adm", "off", timeout=180)
-    assert differing(before, guest.settings()) == {}
+    assert not_restored(guest, before) == {}
 
 
 def test_originals_survive_a_killed_tuned(guest: Host) -> None:
@@ -95,7 +103,7 @@ def test_originals_survive_a_killed_tuned(guest: Host) -> None:
     guest.run("systemctl", "kill", "--signal=KILL", "tuned.service")
     guest.run("systemctl", "restart", "tuned.service", timeout=180)
     guest.run("tuned-adm", "off", timeout=180)
-    assert differing(before, guest.settings()) == {}
+    assert not_restored(guest, before) == {}
 
 
 @pytest.mark.kernels(OURS)
