@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.flood import Bench, Mode, Reading
-from bench.seed000 import by_mode
+from bench.seed000 import in_turn
 from bench.stats import Summary, of_ideal, summary
 
 FLOWS = 25
@@ -65,19 +65,17 @@ def loads(full: int, quick: bool) -> list[int]:
 
 
 def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
-    """At every load the three modes take turns; a curve's points thus share the host's mood."""
-    modes = tuple(Mode)
-    points: dict[Mode, list[Point]] = {mode: [] for mode in modes}
+    """Each round walks over every load and mode, so that a slow spell of the host, which may last
+    a minute, falls into one round of many points and not into all rounds of one."""
 
-    for load in loads(bench.full_rate(FLOWS, SIZE), quick):
+    def run(where: tuple[int, Mode]) -> Reading:
+        load, mode = where
+        bench.set_mode(mode)
+        read = bench.flood(FLOWS, SIZE, load)
+        say(f"offered {load}, {mode.label}: {read.carried:.0f} carried")
+        return read
 
-        def run(mode: Mode, load: int = load) -> Reading:
-            bench.set_mode(mode)
-            return bench.flood(FLOWS, SIZE, load)
-
-        read = by_mode(modes, rounds, run)
-        for mode in modes:
-            points[mode].append(point(load, read[mode]))
-        shown = ", ".join(f"{mode.label} {points[mode][-1].goodput.median:.0f}" for mode in modes)
-        say(f"offered {load}: {shown}")
-    return [Curve(mode, tuple(points[mode])) for mode in modes]
+    offered = loads(bench.full_rate(FLOWS, SIZE), quick)
+    places = [(load, mode) for load in offered for mode in Mode]
+    read = in_turn(places, rounds, run)
+    return [Curve(mode, tuple(point(load, read[load, mode]) for load in offered)) for mode in Mode]

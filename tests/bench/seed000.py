@@ -10,6 +10,7 @@ read instead, at the offered rate that softirq mode just carries.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bench.flood import Bench, Mode, Reading
 from bench.stats import Ratio, Summary, just_carried, ratio, summary, turns
@@ -22,6 +23,7 @@ SEARCH_START = 2000.0  # messages a second
 SEARCH_MS = 1000
 A_AND_B = (Mode.SOFTIRQ, Mode.THREADED)
 Say = Callable[[str], None]
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,13 @@ def seed_rows(quick: bool) -> list[SeedRow]:
     return rows
 
 
-def by_mode(
-    modes: Sequence[Mode], rounds: int, run: Callable[[Mode], Reading]
-) -> dict[Mode, list[Reading]]:
-    """The readings of each mode; run i of every mode stems from round i."""
-    read: dict[Mode, list[Reading]] = {mode: [] for mode in modes}
-    for mode in turns(modes, rounds):
-        read[mode].append(run(mode))
+def in_turn(
+    places: Sequence[P], rounds: int, run: Callable[[P], Reading]
+) -> dict[P, list[Reading]]:
+    """The readings at each place, such as a mode; run i of every place stems from round i."""
+    read: dict[P, list[Reading]] = {place: [] for place in places}
+    for place in turns(places, rounds):
+        read[place].append(run(place))
     return read
 
 
@@ -112,7 +114,7 @@ def flood_row(bench: Bench, row: SeedRow, rounds: int) -> FloodRow:
         return bench.flood(row.flows, row.size, rate)
 
     rate = bench.full_rate(row.flows, row.size)
-    read = by_mode(A_AND_B, rounds, run)
+    read = in_turn(A_AND_B, rounds, run)
     softirq, threaded = ([r.carried for r in read[mode]] for mode in A_AND_B)
     offered = summary([r.offered for mode in A_AND_B for r in read[mode]]).median
     return FloodRow(row, summary(softirq), summary(threaded), ratio(threaded, softirq), offered)
@@ -129,7 +131,7 @@ def spare_row(bench: Bench, row: SeedRow, rounds: int) -> SpareRow:
     bench.set_mode(Mode.SOFTIRQ)
     whole = bench.idle_spin()
     offered = just_carried(carried, SEARCH_START)
-    read = by_mode(A_AND_B, rounds, run)
+    read = in_turn(A_AND_B, rounds, run)
     softirq, threaded = ([r.spun / whole for r in read[mode]] for mode in A_AND_B)
     arrived = [summary([r.share for r in read[mode]]).median for mode in A_AND_B]
     return SpareRow(

@@ -11,7 +11,7 @@ from bench import tables
 from bench.flood import Mode, Reading, reading, steady
 from bench.goodput import Curve, Point, loads
 from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
-from bench.seed000 import FloodRow, SeedRow, SpareRow, by_mode, parse, seed_rows
+from bench.seed000 import FloodRow, SeedRow, SpareRow, in_turn, parse, seed_rows
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
 
@@ -74,7 +74,7 @@ def test_rounds_take_turns() -> None:
         seen.append(mode)
         return Reading(1.0, float(len(seen)), 0.0)
 
-    read = by_mode((Mode.SOFTIRQ, Mode.THREADED), 2, run)
+    read = in_turn((Mode.SOFTIRQ, Mode.THREADED), 2, run)
     assert seen == [Mode.SOFTIRQ, Mode.THREADED, Mode.THREADED, Mode.SOFTIRQ]
     assert [one.carried for one in read[Mode.SOFTIRQ]] == [1.0, 4.0]
 
