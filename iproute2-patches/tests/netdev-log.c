@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * LD_PRELOAD for ip: what it asks the netdev family, and a NAPI that is gone.
+ *
+ * NETDEV_LOG=FILE appends the number of each command sent, one a line.
+ * FAIL_NTH=N sends the N-th napi-set of the process with the ID of a NAPI that
+ * does not exist, as if it had gone away after the dump: the kernel refuses it.
+ */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <linux/genetlink.h>
+#include <linux/rtnetlink.h>
+
+#define NETDEV_CMD_NAPI_SET	14
+#define NO_SUCH_NAPI		0x7ffffff0
+
+static int is_generic(int fd)
+{
+	int protocol = -1;
+	socklen_t len = sizeof(protocol);
+
+	getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len);
+	return protocol == NETLINK_GENERIC;
+}
+
+static void log_command(int cmd)
+{
+	const char *name = getenv("NETDEV_LOG");
+	FILE *log = name ? fopen(name, "a") : NULL;
+
+	if (log) {
+		fprintf(log, "%d\n", cmd);
+		fclose(log);
+	}
+}
+
+static void netdev_request(struct nlmsghdr *n)
+{
+	static int sets;
+	const char *nth = getenv("FAIL_NTH");
+	struct genlmsghdr *g = NLMSG_DATA(n);
+	__u32 id = NO_SUCH_NAPI;
+
+	log_command(g->cmd);
+	if (g->cmd == NETDEV_CMD_NAPI_SET && nth && ++sets == atoi(nth))
+		memcpy((char *)g + GENL_HDRLEN + RTA_LENGTH(0), &id,
+		       sizeof(id));
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	ssize_t (*next)(int, const struct msghdr *, int);
+	struct nlmsghdr *n = msg->msg_iov->iov_base;
+
+	if (is_generic(fd) && n->nlmsg_type != GENL_ID_CTRL)
+		netdev_request(n);
+	next = dlsym(RTLD_NEXT, "sendmsg");
+	return next(fd, msg, flags);
+}
