@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The patch to iproute2 as such: builds without warnings, fuzzed parsers, own tests, cost."""
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import iproute2_tool as tool
+import pytest
+from iproute2_space import GRO, Space, checked, run, space
+
+from conftest import missing
+
+INPUTS = 1_000_000
+DEVICES, ROUNDS = 1000, 61
+# What showing NAPIs may cost, as a ratio of the unpatched time; the second with a NAPI a device.
+MOST, MOST_FULL = 1.10, 1.20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", tool.SUITES)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_builds_without_a_warning_in_the_new_file(version: str, compiler: str) -> None:
+    """tool.ip() builds ipnapi.c with -Wall -Wextra -Werror; usage names what was added."""
+    if not shutil.which(compiler):
+        missing(f"{compiler} is not installed")
+    shown = run([tool.ip(version, compiler), "link", "help"]).stderr
+    assert "[ threaded { on | off | busy-poll } [ queue QUEUE | napi NAPI_ID ] ]" in shown
+
+
+def test_fuzzed_replies() -> None:
+    """Cut short, lengthened, with unknown attributes: no report of ASan or UBSan, no wait."""
+    done = run([tool.fuzzer(), str(INPUTS), "1"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "runtime error" not in done.stderr
+    stored = re.search(rf"fuzz-napi: {INPUTS} inputs, seed 1, (\d+) objects", done.stderr)
+    assert stored and int(stored[1]) > INPUTS / 4, "too few inputs came through the parsers"
+
+
+def verdict(ip: Path, suite: Path, test: str, tmp: Path) -> bool:
+    """Whether a test of iproute2's suite passes, run as its Makefile does."""
+    errors = tmp / "errors"
+    errors.unlink(missing_ok=True)
+    env = {**os.environ, "IP": str(ip), "STD_OUT": str(tmp / "out"), "STD_ERR": str(tmp / "err"),
+           "ERRF": str(errors), "DEV": "lo"}  # fmt: skip
+    subprocess.run(
+        ["unshare", "-n", "sh", f"tests/{test}"], cwd=suite, env=env, check=False, timeout=60,
+        capture_output=True,
+    )  # fmt: skip
+    return not errors.exists()
+
+
+@pytest.mark.parametrize("version", ["7.2.0"])
+def test_own_tests_of_ip_link_are_as_before(version: str, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        missing("network namespaces need root")
+    suite = tool.testsuite(version)
+    tests = sorted(str(path.relative_to(suite / "tests")) for path in suite.glob("tests/ip/*/*.t"))
+    tests.remove("ip/link/threaded.t")
+    before = {test: verdict(tool.ip(version, "stock"), suite, test, tmp_path) for test in tests}
+    after = {test: verdict(tool.ip(version, "gcc"), suite, test, tmp_path) for test in tests}
+    assert after == before
+    assert any(before.values()), "none passes: the suite was not run as it wants to be"
+
+
+def seconds(argv: list[str | Path]) -> float:
+    """CPU time of the process and of the kernel on its behalf; others on the machine add none."""
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    _pid, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, argv
+    return used.ru_utime + used.ru_stime
+
+
+def ratio(patched: list[str | Path], stock: list[str | Path]) -> float:
+    """Of the medians of times taken in turn, so that what comes and goes hits both."""
+    times = [(seconds(patched), seconds(stock)) for _ in range(ROUNDS)]
+    ours = statistics.median(first for first, _ in times)
+    theirs = statistics.median(second for _, second in times)
+    words = " ".join(map(str, patched[3:]))
+    print(f"{words}: {ours * 1e3:.1f} ms, unpatched {theirs * 1e3:.1f} ms")
+    return ours / theirs
+
+
+def batch(ns: Space, lines: Iterable[str]) -> None:
+    done = ns("-batch", "-", stdin="\n".join(lines))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", tool.SUITES)
+def test_cost_of_showing_a_thousand_devices(version: str) -> None:
+    """No NAPIs, one for every second device, one for each.
+
+    With one for each the kernel's dump alone takes a tenth of what it takes to show the links.
+    """
+    if os.geteuid() != 0:
+        missing("network namespaces need root")
+    patched, stock = tool.ip(version, "gcc"), tool.ip(version, "stock")
+    pairs = range(DEVICES // 2)
+    ratios = {}
+    with space(f"rxlane-ip-cost-{os.getpid()}", patched) as ns:
+        batch(ns, (f"link add a{number} type veth peer name b{number}" for number in pairs))
+        at = ["-n", ns.name]
+        for napis, end in ((0, ""), (DEVICES // 2, "a"), (DEVICES, "b")):
+            if end:
+                names = [f"{end}{number}" for number in pairs]
+                ns.inside(sys.executable, "-c", GRO, *names)
+                batch(ns, (f"link set {name} up" for name in names))
+            shown = checked([patched, *at, "-d", "link"]).count(" threaded off ")
+            assert shown == napis
+            for words in (["-d", "link"], ["-j", "-d", "link"], ["link"]):
+                key = f"{napis} NAPIs, {' '.join(words)}"
+                ratios[key] = ratio([patched, *at, *words], [stock, *at, *words])
+    print({key: round(value, 3) for key, value in ratios.items()})
+    over = {key: value for key, value in ratios.items() if value > most(key)}
+    assert over == {}, over
+
+
+def most(key: str) -> float:
+    return MOST_FULL if key.startswith(f"{DEVICES} ") else MOST
