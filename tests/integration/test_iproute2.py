@@ -384,7 +384,7 @@ def test_single_napis_need_the_device_up(ns: Space, words: list[str]) -> None:
     said = one_line(ns("link", "set", "v0", "threaded", *words), 2)
     assert said == "Error: v0 is down; per-queue threaded needs the device up."
     assert one_line(ns("link", "set", "v0", "threaded", "busy-poll"), 2) == (
-        "Error: v0 is down; busy-poll needs the device up."
+        "Error: v0 is down; threaded busy-poll needs the device up."
     )
     assert one_line(ns("link", "set", "v0", "threaded", "on"), 2) == (
         "Error: v0 has no NAPI while it is down."
