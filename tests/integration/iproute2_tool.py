@@ -107,7 +107,7 @@ def unpack(version: str, folder: Path, patched: bool) -> Path:
 def make(tree: Path, compiler: tuple[str, ...], *words: str) -> None:
     log = tree / "make.log"
     jobs = f"-j{os.cpu_count() or 1}"
-    env = {**os.environ, "CCACHE_DIR": str(cache("ccache"))}
+    env = {**os.environ, "CCACHE_DIR": str(cache("ccache")), "CCACHE_NOHASHDIR": "1"}
     tool(["make", jobs, f"CC=ccache {' '.join(compiler)}", *words], cwd=tree, env=env, log=log)
 
 
