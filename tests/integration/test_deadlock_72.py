@@ -7,6 +7,7 @@ longer answers is GuestLost, and proves nothing.
 """
 
 import json
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,10 @@ ENABLED, BUSY_POLL = 1, 2
 CPUS = 2
 KSRC = "/mnt/share/ksrc"
 SELFTEST = f"{KSRC}/tools/testing/selftests/drivers/net/napi_threaded.py"
-# Datagrams a second and how long; see bench/flood.py for what emulation can take.
-RATE, FLOOD_MS = 180_000, 240_000
+# Datagrams a second and how long; see bench/flood.py for what emulation can take. The lesser rate
+# leaves the guest time for what the test itself does.
+RATE, LESSER_RATE, FLOOD_MS = 180_000, 10_000, 240_000
+STRESS_S = 40
 # The thread of a flooded queue gets at least this of the CPU, and a write returns within.
 LEAST_SHARE, PROMPT_S = 0.3, 5.0
 # What /proc/interrupts calls the interrupt of receive queue i.
@@ -57,7 +60,8 @@ def prepared(vm: Guest) -> Guest:
     # As a program and, for the other one, as a module.
     for path in ("guest/threaded_down.py", "threaded_down.py"):
         vm.put(SCRIPTS / "threaded_down.py", f"/root/{path}")
-    vm.put(SCRIPTS / "threaded_flood.py", "/root/threaded_flood.py")
+    for script in ("threaded_flood.py", "threaded_stress.py"):
+        vm.put(SCRIPTS / script, f"/root/{script}")
     return vm
 
 
@@ -110,13 +114,13 @@ def dumped(vm: Guest, command: str, device: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def flooded(vm: Guest) -> Iterator[None]:
-    """More small datagrams than the guest's only CPU can take in, to its virtio NIC."""
-    mac, address = NICS["virtio"]
+def flooded(vm: Guest, kind: str, rate: int) -> Iterator[None]:
+    """``rate`` small datagrams a second to a NIC of the guest."""
+    mac, address = NICS[kind]
     address = address.removesuffix("/24")
-    peer = {"to": address, "port": 6000, "flows": 25, "size": 64, "rate": RATE, "ms": FLOOD_MS}
+    peer = {"to": address, "port": 6000, "flows": 25, "size": 64, "rate": rate, "ms": FLOOD_MS}
     words = [word for name, value in peer.items() for word in (f"--{name}", str(value))]
-    tap = "t-virtio"
+    tap = f"t-{kind}"
     vm.host(["ip", "neigh", "replace", address, "lladdr", mac, "dev", tap, "nud", "permanent"])
     sender = vm.popen([str(build_tool("udpflood")), *words])
     try:
@@ -128,7 +132,7 @@ def flooded(vm: Guest) -> Iterator[None]:
 
 
 def switch_under_flood(vm: Guest) -> list[Steps]:
-    with flooded(vm):
+    with flooded(vm, "virtio", RATE):
         argv = ["python3", "/root/threaded_flood.py", name_of(vm, "virtio")]
         modes: list[Steps] = json.loads(vm.run(argv, timeout=200).stdout)
     return modes
@@ -182,6 +186,20 @@ def test_patched_does_not_hang(patched: Guest, kind: str, mode: int) -> None:
     assert all(napi["pid"] for napi in before)
     assert [(napi["mode"], napi["pid"]) for napi in after] == [(0, 0)] * len(before)
     assert [napi["id"] for napi in after] == [napi["id"] for napi in before]
+    patched.check_splats()
+
+
+@pytest.mark.parametrize("kind", list(INTERRUPTS))
+def test_patched_withstands_stress(patched: Guest, kind: str) -> None:
+    """Modes by sysfs and netlink, down and up, pinning, all at once, with traffic."""
+    device, seed = name_of(patched, kind), random.randrange(1 << 30)
+    argv = ["python3", "/root/threaded_stress.py", device, str(STRESS_S), str(seed)]
+    with flooded(patched, kind, LESSER_RATE):
+        done = json.loads(patched.run(argv, timeout=STRESS_S + 400).stdout)
+    print(seed, done)
+    assert all(isinstance(count, int) and count > 10 for count in done.values()), (seed, done)
+    steps = go_through(patched, kind, BUSY_POLL)
+    assert steps["ping after"]["rc"] == 0, (seed, steps)
     patched.check_splats()
 
 
