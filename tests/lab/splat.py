@@ -23,6 +23,16 @@ HARMLESS = re.compile(
     r"|clocksource: .*WARNING|kmemleak: Kernel memory leak detector initialized"
 )
 
+# x86 kernels patch their code behind a breakpoint, which every CPU may meet while it is there. An
+# emulated CPU can meet it afterwards, and the kernel then takes it for a fault of its own.
+EMULATION_RACE = "Oops: int3:"
+
+
+def emulation_race(console: str) -> bool:
+    """Whether the kernel died of how several CPUs are emulated; of no use where CPUs are real."""
+    first = next(iter(splats(console)), "")
+    return EMULATION_RACE in first
+
 
 def splats(console: str) -> list[str]:
     """The lines of ``console`` that tell of a kernel fault, in order."""

@@ -24,7 +24,7 @@ from lab.paths import BUILD
 from lab.progress import say, step
 from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
 from lab.rootfs import root_image, share_image
-from lab.splat import splats
+from lab.splat import emulation_race, splats
 
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
@@ -114,8 +114,7 @@ class Guest:
         try:
             self._network.create(self.spec.nics())
             with step(f"booting {self.kernel.name}, {self.spec.cpus} CPUs, {self.accel}"):
-                self._start()
-                self._wait_for_boot()
+                self._boot()
         except BaseException:
             self._stop(keep=True)
             raise
@@ -217,6 +216,21 @@ class Guest:
     def _lost(self, why: str) -> GuestLost:
         tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
         return GuestLost(f"{why}; console {self.console}:\n{tail}")
+
+    def _boot(self) -> None:
+        """Starts the machine; once more where the emulation, not the kernel, failed at boot."""
+        self._start()
+        try:
+            self._wait_for_boot()
+        except GuestLost:
+            if self.accel != "tcg" or not emulation_race(self.console_text()):
+                raise
+            say("emulated CPUs raced at boot (an int3 that was gone already); booting once more")
+            for name in ("qmp", "qga"):
+                (self.folder / name).unlink(missing_ok=True)
+            self.console.rename(self.console.with_suffix(".first"))
+            self._start()
+            self._wait_for_boot()
 
     def _start(self) -> None:
         argv = self._network.inside(self._command())

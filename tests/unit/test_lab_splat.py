@@ -3,7 +3,7 @@
 
 import pytest
 
-from lab.splat import splats
+from lab.splat import emulation_race, splats
 
 FAULTS = [
     "[   12.1] BUG: kernel NULL pointer dereference, address: 0000000000000010",
@@ -35,3 +35,10 @@ def test_fault_is_seen(line: str) -> None:
 
 def test_healthy_console_is_quiet() -> None:
     assert splats("\n".join(HEALTHY)) == []
+
+
+def test_race_of_the_emulation_is_no_fault_that_came_first() -> None:
+    race = "[    1.8] Oops: int3: 0000 [#1] SMP PTI"
+    assert emulation_race(f"booting\n{race}\n[    1.8] RIP: 0010:default_idle+0x9/0x20\n")
+    assert not emulation_race(f"[    1.7] BUG: kernel NULL pointer dereference\n{race}\n")
+    assert not emulation_race("\n".join(HEALTHY))
