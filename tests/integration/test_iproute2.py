@@ -161,6 +161,18 @@ def test_whole_device_lasts_over_down_and_up(ns: Space) -> None:
     assert shown_modes(ns, "v0") == ["on"] * QUEUES
 
 
+def test_64_queues(ns: Space) -> None:
+    ns.pair("q0", "q1", 64)
+    ids = [napi["id"] for napi in ns.napis()["q0"]]
+    ns.set("threaded", "on", "napi", str(ids[40]), "dev", "q0")
+    modes = ["on" if napi == ids[40] else "off" for napi in ids]
+    assert len(ids) == 64 and ns.modes("q0") == shown_modes(ns, "q0") == modes
+    ns.set("q0", "threaded", "on", "group", "5")
+    assert ns.modes("q0") == shown_modes(ns, "q0") == ["on"] * 64
+    assert [napi["napi_id"] for napi in ns.show("q0")["napis"]] == ids
+    checked(["ip", "-n", ns.name, "link", "delete", "q0"])
+
+
 def test_batch_begins_anew_at_each_line(ns: Space) -> None:
     napi = first_id(ns, "v0")
     lines = [
@@ -259,6 +271,13 @@ def test_sysfs_of_another_namespace_is_not_written(ns: Space, foreign: Space) ->
     assert (foreign.sysfs("s0"), ns.sysfs("s0")) == ("1", "0")
     foreign.set("s0", "threaded", "off")
     assert (foreign.sysfs("s0"), ns.sysfs("s0")) == ("0", "0")
+
+
+def test_read_only_sysfs_is_done_without(ns: Space) -> None:
+    script = 'mount -o remount,ro,bind /sys && exec "$0" link set v0 threaded on'
+    done = ns.inside("sh", "-c", script, ns.ip)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (ns.modes("v0"), ns.sysfs("v0")) == (["on"] * QUEUES, "0")
 
 
 def test_partial_failure_says_how_many_and_a_second_call_finishes(
