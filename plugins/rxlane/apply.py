@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Write a plan, or bring the originals back. The journal is on disk before the first write.
 
-Two phases: NAPI settings, then thread settings, because the first creates the threads. After each
-phase everything is read back; a value that is not there fails the phase, and a failed apply undoes
-what it wrote.
+In phases, because one makes what the next is about: modes create threads. After each phase
+everything is read back; a value that is not there fails the phase, and a failed apply undoes what
+it wrote. An interrupt that the kernel keeps to itself fails nothing: it is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -17,24 +17,28 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import (
-    NAPI_ITEMS,
+    HOST,
+    IRQ_ITEMS,
+    PHASES,
+    STEERING_ITEMS,
     THREAD_ITEMS,
     THREADED,
     WHOLE,
     Change,
     Entry,
     Journal,
+    Link,
     Plan,
-    Policy,
+    Skip,
     Snapshot,
     Target,
     Value,
 )
 from rxlane.revert import Carried, carry, renamed
+from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import absence
 
-PHASES = (NAPI_ITEMS, THREAD_ITEMS)
 # A second look after settings went back to their originals: a section without modes of its own
 # places the threads that are there, and those may be others now.
 ROUNDS = 2
@@ -42,11 +46,15 @@ ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """plan: what was decided. written: how many settings were written. notes: for the log."""
+    """plan: what was decided. written: how many settings were written. notes: for the log.
+
+    unmovable: interrupts that the kernel refused to move; the plan has them among its skips.
+    """
 
     plan: Plan
     written: int
     notes: tuple[str, ...] = ()
+    unmovable: frozenset[Target] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +86,29 @@ def apply(
     with store.lock():
         old, notes = load_current(kernel, store)
         undo: dict[Target, Value] = {}
+        refused: dict[Target, str] = {}
         written = 0
         try:
             for _ in range(ROUNDS):
                 before = kernel.observe()
                 plan = decide(before, policy)
                 carried = carry(store.load(), plan, before, scope)
-                _write(kernel, store, carried, before, undo)
-                written += len(carried.changes)
+                kept = len(refused)
+                _write(kernel, store, carried, before, undo, refused)
+                written += len(carried.changes) - len(refused) + kept
                 if not carried.returns:
                     break
         except (RxlaneError, OSError) as error:
             if undo:
                 _undo(kernel, store, old, undo, error)
             raise
-        return Applied(plan, written, notes)
+        return Applied(_without(plan, refused), written, notes, frozenset(refused))
+
+
+def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
+    changes = tuple(c for c in plan.changes if c.target not in refused)
+    skips = (Skip(t.device, t.queue, t.item, "unmovable", why) for t, why in refused.items())
+    return replace(plan, changes=changes, skips=(*plan.skips, *skips))
 
 
 def _write(
@@ -101,8 +117,12 @@ def _write(
     carried: Carried,
     before: Snapshot,
     undo: dict[Target, Value],
+    refused: dict[Target, str],
 ) -> None:
-    """Write one round; undo collects what must be put back, the first value of each counts."""
+    """Write one round; undo collects what must be put back, the first value of each counts.
+
+    refused collects the interrupts that cannot be moved, with the reason.
+    """
     boot, entries = kernel.boot_id(), carried.entries
     journal = store.load()
     if entries and (journal is None or journal.entries != entries):
@@ -122,8 +142,12 @@ def _write(
             entries = tuple(_with_birth(e, born) for e in entries)
             store.save(Journal(boot, entries))
             _collect(undo, born)
-        _write_groups(kernel, view, [(c.target, c.after) for c in phase])
-        _read_back(kernel, devices, phase)
+        now = _write_groups(kernel, view, [(c.target, c.after) for c in phase])
+        if now:
+            refused.update(now)
+            entries = tuple(replace(e, after=None) if e.target in now else e for e in entries)
+            store.save(Journal(boot, entries))
+        _read_back(kernel, devices, [c for c in phase if c.target not in now])
 
 
 def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:
@@ -159,33 +183,52 @@ def _group(wanted: tuple[Target, Value]) -> tuple[str, int]:
     return wanted[0].device, wanted[0].queue
 
 
-def _write_groups(kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]) -> None:
-    """Write what differs, one call for all settings of a queue or device that go together."""
+def _write_groups(
+    kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]
+) -> dict[Target, str]:
+    """Write what differs, one call for all settings of a queue or device that go together.
+
+    Returns the interrupts that cannot be moved, with the reason.
+    """
+    refused = {}
     differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
     for (device, queue), group in groupby(differing, key=_group):
         values = {target.item: value for target, value in group}
         try:
             _write_one(kernel, view, device, queue, values)
         except RxlaneError as error:
+            if error.kind is Kind.UNMOVABLE:
+                refused.update({Target(device, queue, item): error.problem for item in values})
+                continue
             if error.device is None:
                 error.device, error.queue = device, None if queue == WHOLE else queue
             raise
+    return refused
 
 
 def _write_one(
     kernel: Kernel, view: View, device: str, queue: int, values: dict[str, Value]
 ) -> None:
+    first = next(iter(values))
+    if device == HOST:
+        for name, value in values.items():
+            kernel.write_sysctl(name, value)
+        return
+    if first in STEERING_ITEMS:
+        kernel.write_queue(_link(view, device), queue, values)
+        return
     if queue == WHOLE:
         # decide() plans device-wide values only where the kernel has no per-NAPI ones. On such a
         # kernel the threaded file is safe to write while the device is down; on others it is not.
-        link = view.links.get(device)
-        if link is None:
-            raise RxlaneError(Kind.NO_DEVICE, "device is gone")
-        kernel.write_device(link, values)
+        kernel.write_device(_link(view, device), values)
         return
-    first = next(iter(values))
     target = Target(device, queue, first)
     lane = view.lane(target)
+    if first in IRQ_ITEMS:
+        if lane is None or lane.irq is None:
+            raise RxlaneError(Kind.KERNEL, absence(view, target))
+        kernel.write_irq(lane.irq.number, str(values[first]))
+        return
     if lane is None or lane.napi is None or (first in THREAD_ITEMS and lane.thread is None):
         raise RxlaneError(Kind.KERNEL, absence(view, target))
     if first in THREAD_ITEMS:
@@ -193,6 +236,13 @@ def _write_one(
         kernel.write_thread(lane.thread.pid, values)
     else:
         kernel.write_napi(lane.napi.napi_id, values)
+
+
+def _link(view: View, device: str) -> Link:
+    link = view.links.get(device)
+    if link is None:
+        raise RxlaneError(Kind.NO_DEVICE, "device is gone")
+    return link
 
 
 def _read_back(kernel: Kernel, devices: Collection[str], phase: Iterable[Change]) -> None:
@@ -242,15 +292,21 @@ def put_back(kernel: Kernel, values: dict[Target, Value]) -> tuple[int, list[str
         for _, group in groupby(sorted(due, key=_group), key=_group):
             wanted = list(group)
             try:
-                _write_groups(kernel, view, wanted)
-                written += len(wanted)
+                refused = _write_groups(kernel, view, wanted)
+                written += len(wanted) - len(refused)
+                failed += [f"{target}: {why}" for target, why in refused.items()]
             except (RxlaneError, OSError) as error:
                 failed.append(str(error))
     return written, failed
 
 
-def rollback(kernel: Kernel, store: Store, devices: Collection[str] | None = None) -> RolledBack:
-    """Bring the journal's originals back, for some devices or all.
+def rollback(
+    kernel: Kernel,
+    store: Store,
+    devices: Collection[str] | None = None,
+    items: Collection[str] | None = None,
+) -> RolledBack:
+    """Bring the journal's originals back, for some devices and settings or all.
 
     What cannot be written now (device down, queue gone) stays in the journal for the next
     rollback; what no longer exists is forgotten.
@@ -261,7 +317,11 @@ def rollback(kernel: Kernel, store: Store, devices: Collection[str] | None = Non
             return RolledBack(0, (), notes)
         before = kernel.observe()
         here = renamed(journal.entries, before.links)
-        mine = [e for e in here if devices is None or e.device in devices]
+        mine = [
+            e
+            for e in here
+            if (devices is None or e.device in devices) and (items is None or e.item in items)
+        ]
         goal = {e.target: e.before for e in mine if e.before is not None}
         written, failed = put_back(kernel, goal)
         waiting = _waiting(kernel.observe(), mine)

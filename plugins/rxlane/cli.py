@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from rxlane import __version__
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Plan, Policy, Snapshot
+from rxlane.model import Link, Plan, Snapshot
+from rxlane.sections import Policy
 
 SECTION = "rxlane"  # the section's name in messages about options from the command line
 STATE = "/var/lib/rxlane"
@@ -89,7 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the [napi] section, see `rxlane --help`",
+        help="an option of the layout, see `rxlane --help`",
     )
 
 
@@ -110,13 +111,13 @@ def _resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
 
 
 def _policy(args: argparse.Namespace, devices: Sequence[str]) -> Policy:
-    from rxlane.policy import parse_assignments, parse_section
+    from rxlane.policy import parse_assignments, parse_mixed
 
     options = parse_assignments(args.option, SECTION)
     if not options:
         problem = "no option is given, so there is nothing to do"
         raise RxlaneError(Kind.OPTION, problem, remedy="give for instance --option threaded=on")
-    return Policy((parse_section(SECTION, devices, options),))
+    return parse_mixed(SECTION, devices, options)
 
 
 def _report(plan: Plan) -> None:

@@ -3,7 +3,8 @@
 
 CPU lists follow the kernel's list format (bitmap_parselist() in lib/bitmap-str.c):
 `0-3,8`, with the group form `0-31:2/8` (the first 2 of every 8). Queue lists are the same plus an
-open end, `4-`.
+open end, `4-`. Masks are hexadecimal in groups of 32 bits, `1,0000000f`, as sysfs prints them
+(bitmap_parse() in lib/bitmap-str.c).
 """
 
 from __future__ import annotations
@@ -69,6 +70,27 @@ def render(numbers: Iterable[int]) -> str:
         parts.append(str(low) if low == high else f"{low}-{high}")
         start = end + 1
     return ",".join(parts)
+
+
+_MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8})*", re.ASCII | re.I)
+
+
+def parse_mask(text: str) -> tuple[int, ...]:
+    """Return the numbers of a hexadecimal mask, ascending."""
+    if _MASK.fullmatch(text.strip()) is None:
+        raise ListError(f"'{text[:20]}' is no mask")
+    first, *rest = text.strip().split(",")
+    bits = int(first + "".join(group.zfill(8) for group in rest), 16)
+    return tuple(n for n in range(bits.bit_length()) if bits >> n & 1)
+
+
+def render_mask(numbers: Iterable[int]) -> str:
+    """Return the mask that the kernel takes; 0 for none."""
+    digits = f"{sum(1 << n for n in set(numbers)):x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8) if len(digits) > 8 else digits
+    cut = len(digits) % 8
+    groups = [digits[:cut]] if cut else []
+    return ",".join(groups + [digits[i : i + 8] for i in range(cut, len(digits), 8)])
 
 
 Span = tuple[int, int | None]

@@ -7,31 +7,26 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from rxlane import cpulist, placement, uapi
+from rxlane import cpulist, layout, placement, steering, uapi
+from rxlane.draft import Draft, assigned
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
+    CPUS,
     DEFER,
-    DISRUPTION,
     FLUSH,
     MODES,
     SUSPEND,
     THREADED,
     WHOLE,
-    Change,
     Index,
     Lane,
     Link,
     Plan,
-    Policy,
-    Section,
-    Skip,
     Snapshot,
     Target,
-    Value,
     lanes,
 )
+from rxlane.sections import Policy, Section
 from rxlane.settings import View
 
 ATTRIBUTE = {
@@ -44,68 +39,34 @@ NO_PER_NAPI = "kernel does not support per-NAPI threaded mode"
 NO_BUSY_POLL = "kernel does not support busy-poll threaded NAPI"
 
 
-@dataclass(slots=True)
-class Draft:
-    """A plan in the making."""
-
-    view: View
-    index: Index
-    changes: list[Change] = field(default_factory=list)
-    holds: list[Change] = field(default_factory=list)
-    skips: list[Skip] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def want(self, target: Target, value: Value, reason: str) -> None:
-        """Note a wanted value: a change when it differs, else one that holds."""
-        before = self.view.read(target)
-        disruption = DISRUPTION.get(target.item, "none")
-        change = Change(target, before, value, reason, disruption)
-        (self.holds if before == value else self.changes).append(change)
-
-    def skip(self, device: str, queue: int, item: str, kind: str, reason: str) -> None:
-        self.skips.append(Skip(device, queue, item, kind, reason))
-
-    def plan(self) -> Plan:
-        return Plan(tuple(self.changes), tuple(self.holds), tuple(self.skips), tuple(self.warnings))
-
-
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     """Lay out every device that the policy names; see the module for what it raises."""
     draft = Draft(View.of(snapshot), Index.of(snapshot))
     threaded: list[placement.Wanted] = []
-    owner: dict[str, str] = {}
-    for section in policy.sections:
-        for link in _links(snapshot, section):
-            if link.name in owner:
-                problem = f"is laid out by section [{owner[link.name]}] already"
-                raise RxlaneError(
-                    Kind.OPTION,
-                    problem,
-                    section=section.name,
-                    device=link.name,
-                    remedy="name the device in one section only",
-                )
-            owner[link.name] = section.name
-            threaded.extend(_device(draft, section, link))
-    placement.place(draft, snapshot.topology, threaded)
+    for section, link in assigned(snapshot, policy.sections):
+        threaded.extend(_device(draft, section, link))
+    placer = placement.place(draft, snapshot.topology, threaded)
+    layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
+    steering.steer(draft, placer, assigned(snapshot, policy.steering), policy.steering)
     return draft.plan()
 
 
-def _links(snapshot: Snapshot, section: Section) -> list[Link]:
-    if not section.devices:
-        return [link for link in snapshot.links if link.physical]
-    found = []
-    for name in dict.fromkeys(section.devices):
-        link = snapshot.link(name)
-        if link is None:
-            raise RxlaneError(
-                Kind.NO_DEVICE,
-                "no such device",
-                section=section.name,
-                device=name,
-                remedy="`rxlane map` lists the devices",
-            )
-        found.append(link)
+def _bound(draft: Draft, threaded: list[placement.Wanted]) -> dict[tuple[str, int], int]:
+    """Return the CPU of each lane whose thread will be bound to one.
+
+    A thread that is there and that this plan does not bind counts with the CPUs it has.
+    """
+    modes = {(w.link.name, w.lane.queue.index): w.mode for w in threaded}
+    found = {}
+    for key, lane in draft.view.lanes.items():
+        if modes.get(key, lane.mode) in (None, "off"):
+            continue
+        cpus = draft.wanted(Target(*key, CPUS))
+        if cpus is None and lane.thread is not None:
+            cpus = cpulist.render(lane.thread.cpus)
+        numbers = () if cpus is None else cpulist.parse(str(cpus))
+        if len(numbers) == 1:
+            found[key] = numbers[0]
     return found
 
 

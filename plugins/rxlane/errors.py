@@ -19,6 +19,7 @@ class Kind(Enum):
     REFUSED = "refused"  # understood, but would endanger the host
     NO_DEVICE = "no such device"
     UNSUPPORTED = "unsupported"  # the kernel or the driver lacks it
+    UNMOVABLE = "unmovable"  # the kernel keeps a managed IRQ where it is
     KERNEL = "kernel error"  # the kernel refused a request that it should take
     BUSY = "busy"  # another rxlane holds the journal
     JOURNAL = "journal"  # the journal cannot be read or written

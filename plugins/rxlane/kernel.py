@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The running kernel as apply() sees it: observe, write a queue, write a device, write a thread."""
+"""The running kernel as apply() sees it: observe, and one method to write each kind of setting."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +15,16 @@ from rxlane.model import (
     DEFER,
     FLUSH,
     MODES,
+    OFF,
     REALTIME,
+    RFS,
+    RPS,
     SCHED,
     SUSPEND,
     THREADED,
+    TX_ITEMS,
+    XPS,
+    XPS_RXQS,
     Link,
     Snapshot,
     Value,
@@ -33,6 +40,10 @@ NAPI_ATTRIBUTE = {
     SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
 }
 DEVICE_FILE = {THREADED: "threaded", DEFER: "napi_defer_hard_irqs", FLUSH: "gro_flush_timeout"}
+QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
+# What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
+# (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
+UNMOVABLE = (errno.EPERM, errno.EIO)
 
 Values = Mapping[str, Value]
 
@@ -47,6 +58,12 @@ class Kernel(Protocol):
     def write_device(self, link: Link, values: Values) -> None: ...
 
     def write_thread(self, pid: int, values: Values) -> None: ...
+
+    def write_irq(self, number: int, cpus: str) -> None: ...
+
+    def write_queue(self, link: Link, queue: int, values: Values) -> None: ...
+
+    def write_sysctl(self, name: str, value: Value) -> None: ...
 
     def boot_id(self) -> str: ...
 
@@ -82,10 +99,34 @@ class Linux:
     def write_device(self, link: Link, values: Values) -> None:
         """Set device-wide sysfs files; the name is checked to be still this device's."""
         for item, value in values.items():
-            base = f"sys/class/net/{link.name}"
-            if self._sysfs.number(f"{base}/ifindex") != link.ifindex:
-                raise RxlaneError(Kind.NO_DEVICE, "device is gone", device=link.name)
-            self._sysfs.write(f"{base}/{DEVICE_FILE[item]}", str(_number(item, value)))
+            self._check(link)
+            path = f"sys/class/net/{link.name}/{DEVICE_FILE[item]}"
+            self._sysfs.write(path, str(_number(item, value)))
+
+    def _check(self, link: Link) -> None:
+        if self._sysfs.number(f"sys/class/net/{link.name}/ifindex") != link.ifindex:
+            raise RxlaneError(Kind.NO_DEVICE, "device is gone", device=link.name)
+
+    def write_irq(self, number: int, cpus: str) -> None:
+        """Set where an IRQ may go; UNMOVABLE when the kernel keeps it to itself."""
+        try:
+            self._sysfs.write(f"proc/irq/{number}/smp_affinity_list", cpus)
+        except RxlaneError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNMOVABLE:
+                problem = f"IRQ {number} is managed by the kernel, which refuses another affinity"
+                raise RxlaneError(Kind.UNMOVABLE, problem) from error
+            raise
+
+    def write_queue(self, link: Link, queue: int, values: Values) -> None:
+        """Set any of STEERING_ITEMS: RPS and RFS of an RX queue, XPS of a TX queue."""
+        for item, value in values.items():
+            self._check(link)
+            kind = "tx" if item in TX_ITEMS else "rx"
+            base = f"sys/class/net/{link.name}/queues/{kind}-{queue}"
+            self._sysfs.write(f"{base}/{QUEUE_FILE[item]}", _steering_text(item, value))
+
+    def write_sysctl(self, name: str, value: Value) -> None:
+        self._sysfs.write(observe.sysctl_file(name), str(value))
 
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's thread, checked just before to be one.
@@ -104,6 +145,12 @@ class Linux:
                 threads.set_cpus(pid, cpulist.parse(str(values[item])))
             else:
                 threads.set_sched(pid, str(values[item]))
+
+
+def _steering_text(item: str, value: Value) -> str:
+    if item == RFS:
+        return str(value)
+    return cpulist.render_mask(() if value == OFF else cpulist.parse(str(value)))
 
 
 def _number(item: str, value: Value) -> int:

@@ -8,7 +8,7 @@ CPU and node numbers as in /sys/devices/system. None means "the kernel does not 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 FORMAT = 1  # of recorded snapshots and of the journal
@@ -24,9 +24,29 @@ FLUSH = "gro-flush-timeout"  # ns
 SUSPEND = "irq-suspend-timeout"  # ns
 CPUS = "thread-cpus"  # CPU list
 SCHED = "thread-sched"  # POLICY:NICE, or POLICY:PRIORITY[:NICE] for fifo and rr
+IRQ_CPUS = "irq-cpus"  # CPU list
+RPS = "rps-cpus"  # CPU list, or off
+RFS = "rps-flow-cnt"  # entries, a power of two, or 0
+XPS = "xps-cpus"  # CPU list, or off; of a TX queue
+XPS_RXQS = "xps-rxqs"  # queue list, or off; of a TX queue
 
+OFF = "off"  # an empty CPU or queue list
+
+# Settings of the whole host, each a number in a file below /proc/sys.
+FLOW_ENTRIES = "net.core.rps_sock_flow_entries"
+BACKLOG = "net.core.netdev_max_backlog"
+BUSY_READ = "net.core.busy_read"
+BUSY_POLL = "net.core.busy_poll"
+
+IRQ_ITEMS = (IRQ_CPUS,)
 NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
 THREAD_ITEMS = (CPUS, SCHED)
+TX_ITEMS = (XPS, XPS_RXQS)
+STEERING_ITEMS = (RPS, RFS, *TX_ITEMS)
+SYSCTL_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
+# The one order of writing: a NAPI's first poll finds its IRQ placed, threads exist once their
+# mode is set, and flows are steered only when every queue has its place.
+PHASES = (IRQ_ITEMS, NAPI_ITEMS, THREAD_ITEMS, STEERING_ITEMS, SYSCTL_ITEMS)
 
 # enum netdev_napi_threaded, include/uapi/linux/netdev.h
 MODES = ("off", "on", "busy-poll")
@@ -53,10 +73,11 @@ class Napi:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A hardware queue and where its NAPI and IRQ are known from.
+    """A hardware queue, where its NAPI and IRQ are known from, and how its flows are steered.
 
     napi_source: netdev (queue-get said so), order (as many NAPIs as RX queues, ascending),
     unknown. irq_source: netdev (napi-get said so), irq-name (the action's name), unknown.
+    rps_* are of RX queues, xps_* of TX queues; the kernel has none for a device's only TX queue.
     """
 
     kind: str  # rx | tx
@@ -65,14 +86,21 @@ class Queue:
     napi_source: str = "unknown"
     irq: int | None = None
     irq_source: str = "unknown"
+    rps_cpus: tuple[int, ...] | None = None
+    rps_flow_cnt: int | None = None
+    xps_cpus: tuple[int, ...] | None = None
+    xps_rxqs: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Irq:
+    """movable is False where the kernel says beforehand that it refuses another affinity."""
+
     number: int
     name: str
     cpus: tuple[int, ...] = ()
     effective: tuple[int, ...] = ()
+    movable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +190,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class Sysctl:
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that the pure parts work on; holds no addresses and no host name."""
+    """Everything that the pure parts work on; holds no addresses and no host name.
+
+    writers: programs that were running and write the same settings, such as irqbalance.
+    """
 
     capabilities: Capabilities
     topology: Topology
@@ -171,6 +208,8 @@ class Snapshot:
     irqs: tuple[Irq, ...] = ()
     threads: tuple[Thread, ...] = ()
     notes: tuple[str, ...] = ()
+    sysctls: tuple[Sysctl, ...] = ()
+    writers: tuple[str, ...] = ()
     format: int = FORMAT
 
     def link(self, name: str) -> Link | None:
@@ -238,9 +277,10 @@ def _get(table: Mapping[int, _V], key: int | None) -> _V | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """A setting's address. queue is the RX queue, -1 for the whole device.
+    """A setting's address. queue is the RX queue (TX queue for TX_ITEMS), -1 for the whole device.
 
-    NAPI ids are no part of it: they change when a device goes down and up.
+    The device of a setting of the whole host is HOST. NAPI ids and IRQ numbers are no part of it:
+    they change when a device goes down and up.
     """
 
     device: str
@@ -248,10 +288,14 @@ class Target:
     item: str
 
     def __str__(self) -> str:
-        return f"{self.device}/{'all' if self.queue < 0 else f'rx{self.queue}'}/{self.item}"
+        if self.device == HOST:
+            return self.item
+        kind = "tx" if self.item in TX_ITEMS else "rx"
+        return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
 
 
 WHOLE = -1
+HOST = ""  # no device has an empty name
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +311,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Something asked for that is not done. kind: unsupported, left-alone or down."""
+    """Something asked for that is not done. kind: unsupported, unmovable, left-alone or down."""
 
     device: str
     queue: int
@@ -277,6 +321,8 @@ class Skip:
 
     def __str__(self) -> str:
         where = self.device if self.queue < 0 else f"{self.device} queue {self.queue}"
+        if self.device == HOST:
+            where = "host"
         return f"{where}: {self.item} {self.kind}: {self.reason}"
 
 
@@ -302,49 +348,6 @@ class Mismatch:
     def __str__(self) -> str:
         found = "nothing" if self.found is None else self.found
         return f"{self.target}: expected {self.expected}, found {found} ({self.cause})"
-
-
-@dataclass(frozen=True, slots=True)
-class ModeRule:
-    """A mode for some RX queues; spans None means all of them."""
-
-    mode: str
-    spans: tuple[tuple[int, int | None], ...] | None = None
-
-    def covers(self, queue: int) -> bool:
-        if self.spans is None:
-            return True
-        return any(lo <= queue and (hi is None or queue <= hi) for lo, hi in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One [napi] section, parsed. devices empty means every physical device.
-
-    cpus: None leave alone, () choose (auto), else the CPUs to go round.
-    sched: None leave alone, else as in SCHED.
-    """
-
-    name: str
-    devices: tuple[str, ...] = ()
-    modes: tuple[ModeRule, ...] = ()
-    management_queues: int = 0
-    cpus: tuple[int, ...] | None = None
-    sched: str | None = None
-    defer_hard_irqs: int | None = None
-    gro_flush_timeout: int | None = None
-    irq_suspend_timeout: int | None = None
-    allow_realtime_cpu0: bool = False
-    text: tuple[tuple[str, str], ...] = field(default=())
-
-    def option(self, name: str) -> str:
-        """Return the option as the operator wrote it, for messages."""
-        return dict(self.text).get(name, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    sections: tuple[Section, ...]
 
 
 @dataclass(frozen=True, slots=True)

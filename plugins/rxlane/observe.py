@@ -8,7 +8,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rxlane import netlink, threads
-from rxlane.model import Capabilities, Cpu, Irq, Link, Napi, Queue, Snapshot, Thread, Topology
+from rxlane.model import (
+    SYSCTL_ITEMS,
+    Capabilities,
+    Cpu,
+    Irq,
+    Link,
+    Napi,
+    Queue,
+    Snapshot,
+    Sysctl,
+    Thread,
+    Topology,
+)
 from rxlane.netlink import LinkRow, Netdev, QueueRow
 from rxlane.sysfs import Sysfs
 
@@ -131,12 +143,48 @@ def _with_irq(queue: Queue, number_of: dict[int, int | None], irqs: dict[int, li
     return queue
 
 
+def steering(sysfs: Sysfs, device: str, queue: Queue) -> Queue:
+    """Add RPS and RFS of an RX queue, XPS of a TX queue."""
+    base = f"sys/class/net/{device}/queues/{queue.kind}-{queue.index}"
+    if queue.kind == "rx":
+        return replace(
+            queue,
+            rps_cpus=sysfs.mask(f"{base}/rps_cpus"),
+            rps_flow_cnt=sysfs.number(f"{base}/rps_flow_cnt"),
+        )
+    return replace(
+        queue,
+        xps_cpus=sysfs.mask(f"{base}/xps_cpus"),
+        xps_rxqs=sysfs.mask(f"{base}/xps_rxqs"),
+    )
+
+
+def sysctl_file(name: str) -> str:
+    return f"proc/sys/{name.replace('.', '/')}"
+
+
+def _sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:
+    found = ((name, sysfs.number(sysctl_file(name))) for name in SYSCTL_ITEMS)
+    return tuple(Sysctl(name, value) for name, value in found if value is not None)
+
+
+def _writers(sysfs: Sysfs) -> tuple[str, ...]:
+    """Return irqbalance when it runs: its socket is named after its pid (irqbalance.c)."""
+    for name in sysfs.names("run/irqbalance"):
+        match = re.fullmatch(r"irqbalance(\d+)\.sock", name)
+        if match and sysfs.read(f"proc/{match[1]}/comm") == "irqbalance":
+            return ("irqbalance",)
+    return ()
+
+
 def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[QueueRow]) -> Link:
     base = f"sys/class/net/{row.name}"
     node = sysfs.number(f"{base}/device/numa_node")
     if node is None:
         node = sysfs.number(f"{base}/device/../numa_node")
     counts = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
+    irqs = _device_irqs(sysfs, row.name)
+    queues = link_queues(counts, rows, napis, irqs, row.rx_allocated)
     return Link(
         name=row.name,
         ifindex=row.ifindex,
@@ -148,7 +196,7 @@ def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[Queu
         defer_hard_irqs=sysfs.number(f"{base}/napi_defer_hard_irqs"),
         gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
         napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
-        queues=link_queues(counts, rows, napis, _device_irqs(sysfs, row.name), row.rx_allocated),
+        queues=tuple(steering(sysfs, row.name, queue) for queue in queues),
     )
 
 
@@ -159,6 +207,8 @@ def _irq(sysfs: Sysfs, number: int) -> Irq:
         ",".join(sysfs.folders(base)),
         sysfs.cpus(f"{base}/smp_affinity_list"),
         sysfs.cpus(f"{base}/effective_affinity_list"),
+        # Managed IRQs lost the write bit in 6.12 (register_irq_proc() in kernel/irq/proc.c).
+        sysfs.writable(f"{base}/smp_affinity_list"),
     )
 
 
@@ -195,4 +245,6 @@ def observe(
         irqs=tuple(_irq(sysfs, n) for n in numbers),
         threads=_threads(sysfs, links),
         notes=notes,
+        sysctls=_sysctls(sysfs),
+        writers=_writers(sysfs),
     )

@@ -5,22 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
 
 from rxlane import cpulist, topology
+from rxlane.draft import Draft, check_cpus
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import (
-    CPUS,
-    REALTIME,
-    SCHED,
-    UNKNOWN_SCHED,
-    Lane,
-    Link,
-    Section,
-    Target,
-    Topology,
-    Value,
-)
+from rxlane.model import CPUS, REALTIME, SCHED, UNKNOWN_SCHED, Lane, Link, Target, Topology
+from rxlane.sections import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +31,11 @@ class Wanted:
         return self.mode == "busy-poll"
 
 
-class Draft(Protocol):
-    """What placing needs of the plan in the making; decide.Draft is it."""
+def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> topology.Placer:
+    """Plan CPU and class of every thread; raise REFUSED when the host would be endangered.
 
-    @property
-    def warnings(self) -> list[str]: ...
-
-    def want(self, target: Target, value: Value, reason: str) -> None: ...
-
-    def skip(self, device: str, queue: int, item: str, kind: str, reason: str) -> None: ...
-
-
-def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> None:
-    """Plan CPU and class of every thread; raise REFUSED when the host would be endangered."""
+    Returns the placer, which knows the CPUs that are taken.
+    """
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
@@ -63,6 +45,7 @@ def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> None:
     _check_pollers(draft, host, chosen)
     for one, cpus in chosen:
         _plan(draft, one, cpus)
+    return chooser.placer
 
 
 def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
@@ -88,12 +71,8 @@ def _refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
 
 
 def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
-    for one in {w.section.name: w for w in reversed(threaded)}.values():
-        bad = topology.unusable(host, one.section.cpus or ())
-        if bad is not None:
-            problem = f"CPU {bad[0]} {bad[1]}"
-            online = cpulist.render(host.online)
-            raise _refuse(one, "thread_cpus", problem, f"CPUs {online} are online")
+    for section in {w.section.name: w.section for w in reversed(threaded)}.values():
+        check_cpus(host, section, "thread_cpus", section.cpus or ())
 
 
 class _Chooser:
@@ -102,22 +81,24 @@ class _Chooser:
     def __init__(self, host: Topology) -> None:
         self._host = host
         self._online = host.online
-        self._placer = topology.Placer(host)
+        self.placer = topology.Placer(host)
         self._turns: Counter[str] = Counter()
         self._pools: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
 
     def choose(self, one: Wanted) -> tuple[int, ...]:
-        """Return the CPUs the thread may run on: one, or all online ones when none were asked."""
+        """Return the CPUs the thread may run on: one unless the section shares or leaves them."""
         given = one.section.cpus
         if given is None:
             return self._online
+        if one.section.shared_cpus:
+            return given or self._pool(one)
         if given:
             turn = self._turns[one.section.name]
             self._turns[one.section.name] += 1
-            self._placer.taken[given[turn % len(given)]] += 1
+            self.placer.taken[given[turn % len(given)]] += 1
             return (given[turn % len(given)],)
         pool = self._pool(one)
-        return (self._placer.take(pool, one.link.node, one.polling or one.realtime),)
+        return (self.placer.take(pool, one.link.node, one.polling or one.realtime),)
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
         kind = (one.polling or one.realtime, one.realtime, one.section.allow_realtime_cpu0)

@@ -6,32 +6,32 @@ Pure. An empty value means "leave alone", so that a profile's variable can switc
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rxlane import cpulist
-from rxlane.errors import Kind, RxlaneError
-from rxlane.model import FAIR, MODES, REALTIME, ModeRule, Policy, Section
+from rxlane.errors import Kind, RxlaneError, printable
+from rxlane.model import BACKLOG, BUSY_POLL, BUSY_READ, FAIR, MODES, OFF, REALTIME
+from rxlane.options import Option, Reader
+from rxlane.sections import RFS_AUTO, FlowSteering, IrqLayout, ModeRule, Policy, Section
 
+NUMA_LOCAL = "numa-local"
+MAX_FLOWS = 1 << 24  # a table of 64 MB; the kernel takes 1 << 29
+MAX_BACKLOG = 1_000_000
+MAX_BUSY = 1000  # microseconds; a read that polls longer takes the CPU for nothing
 # One second: a longer pause between polls is a dead link, not a tuning.
 MAX_TIMEOUT = 1_000_000_000
 MAX_DEFER = 2**31 - 1  # S32_MAX, netdev_a_napi_defer_hard_irqs_range in netdev-genl-gen.c
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option's name and one line about it, shown by `rxlane plan --help` and TuneD."""
+NAPI, IRQ_LAYOUT, FLOW_STEERING = "napi", "irq_layout", "flow_steering"
+KINDS = (NAPI, IRQ_LAYOUT, FLOW_STEERING)
 
-    name: str
-    hint: str
-
-
-OPTIONS = (
+NAPI_OPTIONS = (
     Option("threaded", "off, on or busy-poll, for all queues or as MODE@QUEUES,... (on@1-)"),
     Option("management_queues", "how many of the lowest RX queues are left alone"),
     Option("thread_cpus", "CPUs for the NAPI threads, one each in turn, or auto"),
+    Option("thread_spread", "one: a CPU for each thread; all: every thread on all of thread_cpus"),
     Option("thread_policy", "scheduling class of the threads: other, batch, idle, fifo or rr"),
     Option("thread_priority", "real-time priority 1..98, with fifo and rr"),
     Option("thread_nice", "nice level -20..19, with other and batch"),
@@ -40,46 +40,21 @@ OPTIONS = (
     Option("irq_suspend_timeout", "nanoseconds interrupts stay off while the application polls"),
     Option("allow_realtime_cpu0", "1 permits real-time threads on CPU 0"),
 )
-NAMES = tuple(option.name for option in OPTIONS)
+IRQ_OPTIONS = (Option("irq_cpus", "CPUs for the RX interrupts: auto, numa-local or a list"),)
+STEERING_OPTIONS = (
+    Option("rps", "CPUs that process received packets: off, auto, numa-local or a list"),
+    Option("rfs", "steer flows to their application's CPU: off, auto or table entries"),
+    Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
+    Option("netdev_max_backlog", "packets that may wait on a CPU, 1..1000000"),
+    Option("busy_read", "microseconds a blocking read polls, 0..1000"),
+    Option("busy_poll", "microseconds poll() and select() poll, 0..1000"),
+)
+BY_KIND = {NAPI: NAPI_OPTIONS, IRQ_LAYOUT: IRQ_OPTIONS, FLOW_STEERING: STEERING_OPTIONS}
+OPTIONS = tuple(option for kind in KINDS for option in BY_KIND[kind])
 
 
-class _Reader:
-    """Reads one section's options; every method raises OPTION naming section, option, value."""
-
-    def __init__(self, section: str, options: Mapping[str, str]) -> None:
-        self.section = section
-        self.options = {name: str(value).strip() for name, value in options.items()}
-
-    def fail(self, option: str, problem: str, remedy: str) -> RxlaneError:
-        return RxlaneError(
-            Kind.OPTION,
-            problem,
-            section=self.section,
-            option=option,
-            value=self.options.get(option),
-            remedy=remedy,
-        )
-
-    def get(self, option: str) -> str:
-        return self.options.get(option, "")
-
-    def integer(self, option: str, low: int, high: int) -> int | None:
-        text = self.get(option)
-        if not text:
-            return None
-        if not re.fullmatch(r"-?[0-9]{1,20}", text):
-            raise self.fail(option, "is no whole number", f"give {low}..{high}")
-        if not low <= int(text) <= high:
-            raise self.fail(option, "is out of range", f"give {low}..{high}")
-        return int(text)
-
-    def choice(self, option: str, allowed: Iterable[str]) -> str | None:
-        text = self.get(option)
-        if not text:
-            return None
-        if text not in allowed:
-            raise self.fail(option, "is not known", f"give one of {', '.join(allowed)}")
-        return text
+def names(kind: str) -> tuple[str, ...]:
+    return tuple(option.name for option in BY_KIND[kind])
 
 
 def parse_modes(text: str) -> tuple[ModeRule, ...]:
@@ -114,7 +89,7 @@ def _reject_overlap(rules: Iterable[ModeRule]) -> None:
             raise cpulist.ListError(f"queue {low} is named twice")
 
 
-def _modes(read: _Reader) -> tuple[ModeRule, ...]:
+def _modes(read: Reader) -> tuple[ModeRule, ...]:
     text = read.get("threaded")
     if not text:
         return ()
@@ -125,19 +100,16 @@ def _modes(read: _Reader) -> tuple[ModeRule, ...]:
         raise read.fail("threaded", str(error), remedy) from None
 
 
-def _cpus(read: _Reader) -> tuple[int, ...] | None:
+def _cpus(read: Reader) -> tuple[int, ...] | None:
     text = read.get("thread_cpus")
     if not text:
         return None
     if text == "auto":
         return ()
-    try:
-        return cpulist.parse(text)
-    except cpulist.ListError as error:
-        raise read.fail("thread_cpus", str(error), "give auto or a CPU list (2,4-7)") from None
+    return read.cpus("thread_cpus", "auto")
 
 
-def _sched(read: _Reader) -> str | None:
+def _sched(read: Reader) -> str | None:
     policy = read.choice("thread_policy", FAIR + REALTIME)
     priority = read.integer("thread_priority", 1, 98)
     nice = read.integer("thread_nice", -20, 19)
@@ -158,19 +130,10 @@ def _sched(read: _Reader) -> str | None:
     return f"{policy or 'other'}:{nice or 0}"
 
 
-def _reject_unknown(read: _Reader) -> None:
-    for name in read.options:
-        if name in NAMES:
-            continue
-        near = difflib.get_close_matches(name, NAMES, 1)
-        remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(NAMES)}"
-        raise read.fail(name, "unknown option", remedy)
-
-
 def parse_section(name: str, devices: Iterable[str], options: Mapping[str, str]) -> Section:
-    """Parse one section; raises OPTION at the first option that cannot be understood."""
-    read = _Reader(name, options)
-    _reject_unknown(read)
+    """Parse a [napi] section; raises OPTION at the first option that cannot be understood."""
+    read = Reader(name, options)
+    read.reject_unknown(names(NAPI))
     allow = read.choice("allow_realtime_cpu0", ("0", "1"))
     return Section(
         name=name,
@@ -178,13 +141,112 @@ def parse_section(name: str, devices: Iterable[str], options: Mapping[str, str])
         modes=_modes(read),
         management_queues=read.integer("management_queues", 0, cpulist.HIGHEST) or 0,
         cpus=_cpus(read),
+        shared_cpus=_shared(read),
         sched=_sched(read),
         defer_hard_irqs=read.integer("defer_hard_irqs", 0, MAX_DEFER),
         gro_flush_timeout=read.integer("gro_flush_timeout", 0, MAX_TIMEOUT),
         irq_suspend_timeout=read.integer("irq_suspend_timeout", 0, MAX_TIMEOUT),
         allow_realtime_cpu0=allow == "1",
-        text=tuple((n, v) for n, v in read.options.items() if v),
+        text=read.text(),
     )
+
+
+def _shared(read: Reader) -> bool:
+    spread = read.choice("thread_spread", ("one", "all"))
+    if spread is not None and not read.get("thread_cpus"):
+        raise read.fail("thread_spread", "needs thread_cpus", "set thread_cpus or leave it empty")
+    return spread == "all"
+
+
+def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, str]) -> IrqLayout:
+    read = Reader(name, options)
+    read.reject_unknown(names(IRQ_LAYOUT))
+    text = read.get("irq_cpus")
+    cpus: tuple[int, ...] | None = None
+    if text == "auto":
+        cpus = ()
+    elif text and text != NUMA_LOCAL:
+        cpus = read.cpus("irq_cpus", f"auto, {NUMA_LOCAL}")
+    return IrqLayout(
+        name=name,
+        devices=tuple(devices),
+        cpus=cpus,
+        node=text == NUMA_LOCAL,
+        text=read.text(),
+    )
+
+
+def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]) -> FlowSteering:
+    read = Reader(name, options)
+    read.reject_unknown(names(FLOW_STEERING))
+    rps, rps_cpus = _rps(read)
+    return FlowSteering(
+        name=name,
+        devices=tuple(devices),
+        rps=rps,
+        rps_cpus=rps_cpus,
+        rfs=_rfs(read),
+        xps=read.choice("xps", (OFF, "auto", "rxqs")),
+        sysctls=_sysctls(read),
+        text=read.text(),
+    )
+
+
+def _rps(read: Reader) -> tuple[str | None, tuple[int, ...]]:
+    text = read.get("rps")
+    if not text:
+        return None, ()
+    if text in (OFF, "auto", NUMA_LOCAL):
+        return text, ()
+    return "list", read.cpus("rps", f"off, auto, {NUMA_LOCAL}")
+
+
+def _rfs(read: Reader) -> int | None:
+    text = read.get("rfs")
+    if text in (OFF, "auto"):
+        return 0 if text == OFF else RFS_AUTO
+    return read.integer("rfs", 1, MAX_FLOWS)
+
+
+def _sysctls(read: Reader) -> tuple[tuple[str, int], ...]:
+    wanted = (
+        (BACKLOG, read.integer("netdev_max_backlog", 1, MAX_BACKLOG)),
+        (BUSY_READ, read.integer("busy_read", 0, MAX_BUSY)),
+        (BUSY_POLL, read.integer("busy_poll", 0, MAX_BUSY)),
+    )
+    return tuple((name, value) for name, value in wanted if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A section as text, of one of KINDS."""
+
+    kind: str
+    name: str
+    devices: tuple[str, ...]
+    options: Mapping[str, str]
+
+
+def parse(sections: Iterable[Given]) -> Policy:
+    """Parse sections of any kind into one Policy; raises OPTION for the first bad one."""
+    given = list(sections)
+
+    def of(kind: str) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, str]]]:
+        return ((g.name, g.devices, g.options) for g in given if g.kind == kind)
+
+    return Policy(
+        tuple(parse_section(*row) for row in of(NAPI)),
+        tuple(parse_irq_layout(*row) for row in of(IRQ_LAYOUT)),
+        tuple(parse_steering(*row) for row in of(FLOW_STEERING)),
+    )
+
+
+def parse_mixed(name: str, devices: Iterable[str], options: Mapping[str, str]) -> Policy:
+    """Parse options of all kinds given together, each going to the kind that knows it."""
+    Reader(name, options).reject_unknown([option.name for option in OPTIONS])
+    parts = {kind: {n: options[n] for n in names(kind) if n in options} for kind in KINDS}
+    at = tuple(devices)
+    return parse(Given(kind, name, at, own) for kind, own in parts.items() if own)
 
 
 def parse_assignments(texts: Iterable[str], section: str) -> dict[str, str]:
@@ -207,7 +269,10 @@ def parse_assignments(texts: Iterable[str], section: str) -> dict[str, str]:
 
 
 def from_plain(data: object) -> Policy:
-    """Build a Policy from {"sections": [{"name", "devices", "options"}]}, as fixtures hold it."""
+    """Build a Policy from {"sections": [{"kind", "name", "devices", "options"}]}, as fixtures do.
+
+    kind is napi when left out.
+    """
 
     def wrong(what: str) -> RxlaneError:
         return RxlaneError(Kind.FORMAT, f"policy: {what}")
@@ -220,5 +285,8 @@ def from_plain(data: object) -> Policy:
             raise wrong("a section has no options")
         options = {str(k): str(v) for k, v in row["options"].items()}
         devices = [str(d) for d in row.get("devices", ())]
-        sections.append(parse_section(str(row.get("name", "napi")), devices, options))
-    return Policy(tuple(sections))
+        kind = str(row.get("kind", NAPI))
+        if kind not in KINDS:
+            raise wrong(f"'{printable(kind)}' is no kind of section")
+        sections.append(Given(kind, str(row.get("name", kind)), tuple(devices), options))
+    return parse(sections)

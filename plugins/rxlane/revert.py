@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How to come back: the inverse of a plan, and what the journal must hold. Pure.
 
-Order of a revert: NAPI settings, last written first, then thread settings. Threads come last
-because restoring a mode may create the thread whose settings are to be restored; where restoring
-it ends the thread, there is nothing left to do for it.
+Order of a revert: the phases of an apply, within each the last written first. Threads come after
+modes because restoring a mode may create the thread whose settings are to be restored; where
+restoring it ends the thread, there is nothing left to do for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from rxlane.model import (
     DISRUPTION,
-    NAPI_ITEMS,
+    HOST,
+    PHASES,
     THREAD_ITEMS,
     THREADED,
     WHOLE,
@@ -28,6 +29,7 @@ from rxlane.model import (
 from rxlane.settings import View
 
 REASON = "original value"
+HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers devices from 1
 
 
 def revert(plan: Plan, before: Snapshot) -> Plan:
@@ -46,9 +48,9 @@ def revert(plan: Plan, before: Snapshot) -> Plan:
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
-    """Return NAPI settings before thread settings, otherwise in the given order."""
+    """Return the changes phase by phase, otherwise in the given order."""
     given = list(changes)
-    return [c for items in (NAPI_ITEMS, THREAD_ITEMS) for c in given if c.target.item in items]
+    return [c for items in PHASES for c in given if c.target.item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,13 @@ class Carried:
     returns: bool = False
 
 
-def current_name(links: Iterable[Link], ifindex: int) -> str | None:
-    """Return the device's name today; an index is not used again within a boot."""
-    return next((link.name for link in links if link.ifindex == ifindex), None)
-
-
 def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
-    """Return the entries under their devices' present names; those of lost devices are left out."""
-    found = ((e, current_name(links, e.ifindex)) for e in entries)
-    return tuple(replace(e, device=name) for e, name in found if name is not None)
+    """Return the entries under their devices' present names; those of lost devices are left out.
+
+    A device's index is not used again within a boot.
+    """
+    names = {link.ifindex: link.name for link in links} | {HOST_INDEX: HOST}
+    return tuple(replace(e, device=names[e.ifindex]) for e in entries if e.ifindex in names)
 
 
 def carry(
@@ -87,7 +87,7 @@ def carry(
     speaks for; None means all. Settings of other devices stay as they are.
     """
     view = View.of(now)
-    index = {link.name: link.ifindex for link in now.links}
+    index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
     wanted = {c.target for c in (*plan.changes, *plan.holds)}
     unwanted = {

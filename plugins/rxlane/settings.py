@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rxlane import cpulist
@@ -11,14 +11,22 @@ from rxlane.model import (
     CPUS,
     DEFER,
     FLUSH,
+    HOST,
+    IRQ_CPUS,
     MODES,
+    OFF,
+    RFS,
+    RPS,
     SCHED,
     SUSPEND,
     THREADED,
+    TX_ITEMS,
     WHOLE,
+    XPS,
     Index,
     Lane,
     Link,
+    Queue,
     Snapshot,
     Target,
     Value,
@@ -33,6 +41,8 @@ class View:
     snapshot: Snapshot
     links: Mapping[str, Link]
     lanes: Mapping[tuple[str, int], Lane]
+    senders: Mapping[tuple[str, int], Queue]
+    sysctls: Mapping[str, int]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
@@ -42,13 +52,25 @@ class View:
             for link in snapshot.links
             for lane in lanes(index, link)
         }
-        return cls(snapshot, {link.name: link for link in snapshot.links}, found)
+        senders = {
+            (link.name, queue.index): queue
+            for link in snapshot.links
+            for queue in link.queues
+            if queue.kind == "tx"
+        }
+        links = {link.name: link for link in snapshot.links}
+        return cls(snapshot, links, found, senders, {s.name: s.value for s in snapshot.sysctls})
 
     def lane(self, target: Target) -> Lane | None:
         return self.lanes.get((target.device, target.queue))
 
     def read(self, target: Target) -> Value | None:
-        """Return the setting's value, None when the device, NAPI or thread is not there."""
+        """Return the setting's value, None when what it belongs to is not there."""
+        if target.device == HOST:
+            return self.sysctls.get(target.item)
+        if target.item in TX_ITEMS:
+            sender = self.senders.get((target.device, target.queue))
+            return None if sender is None else read_sender(sender, target.item)
         if target.queue == WHOLE:
             link = self.links.get(target.device)
             return None if link is None else read_device(link, target.item)
@@ -63,8 +85,23 @@ def read_device(link: Link, item: str) -> Value | None:
     return {DEFER: link.defer_hard_irqs, FLUSH: link.gro_flush_timeout}.get(item)
 
 
+def listed(numbers: Collection[int] | None) -> str | None:
+    """Return the list of CPUs or queues as plans and journals hold it."""
+    return None if numbers is None else cpulist.render(numbers) or OFF
+
+
+def read_sender(queue: Queue, item: str) -> Value | None:
+    return listed(queue.xps_cpus if item == XPS else queue.xps_rxqs)
+
+
 def read_lane(lane: Lane, item: str) -> Value | None:
     napi, thread = lane.napi, lane.thread
+    if item == IRQ_CPUS:
+        return None if lane.irq is None or not lane.irq.cpus else cpulist.render(lane.irq.cpus)
+    if item == RPS:
+        return listed(lane.queue.rps_cpus)
+    if item == RFS:
+        return lane.queue.rps_flow_cnt
     if item in (CPUS, SCHED):
         if thread is None:
             return None

@@ -14,10 +14,12 @@ from rxlane.model import (
     WHOLE,
     Change,
     Index,
+    Irq,
     Lane,
     Link,
     Mismatch,
     Plan,
+    Queue,
     Snapshot,
     Thread,
     lanes,
@@ -154,6 +156,46 @@ def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | N
     return f"  {who}: {', '.join(parts)}"
 
 
+def _steering(index: Index, link: Link) -> list[str]:
+    """A line for queues that are steered alike; none for queues without RPS, RFS or XPS."""
+    groups: dict[str, list[int]] = {}
+    for queue in link.queues:
+        words = _steered(queue)
+        if words:
+            groups.setdefault(f"{queue.kind}{{}}: {words}", []).append(queue.index)
+    lines = [_cut(f"  {text.format(cpulist.render(own))}") for text, own in groups.items()]
+    irqs = (_irq(index, queue) for queue in link.queues)
+    fixed = {irq.number for irq in irqs if irq is not None and not irq.movable}
+    if fixed:
+        lines.append(_cut(f"  IRQs that the kernel keeps in place: {cpulist.render(fixed)}"))
+    return lines
+
+
+def _irq(index: Index, queue: Queue) -> Irq | None:
+    return None if queue.irq is None else index.irqs.get(queue.irq)
+
+
+def _steered(queue: Queue) -> str:
+    parts = [
+        f"RPS to {cpulist.render(queue.rps_cpus)}" if queue.rps_cpus else "",
+        f"RFS {queue.rps_flow_cnt} flows" if queue.rps_flow_cnt else "",
+        f"XPS from RX queue {cpulist.render(queue.xps_rxqs)}" if queue.xps_rxqs else "",
+        f"XPS from CPU {cpulist.render(queue.xps_cpus)}" if queue.xps_cpus else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}+"
+
+
+def _host(snapshot: Snapshot) -> list[str]:
+    """The settings of the host and who else writes, shown once."""
+    lines = [f"  {s.name} {s.value}" for s in snapshot.sysctls]
+    lines += [f"  {writer} runs and may move interrupts" for writer in snapshot.writers]
+    return ["", "host:", *lines] if lines else []
+
+
 def map_text(snapshot: Snapshot, links: Sequence[Link]) -> str:
     """Return the lanes of each link as a table, with notes about what the kernel lacks."""
     lines = [f"note: {note}" for note in snapshot.notes]
@@ -166,7 +208,10 @@ def map_text(snapshot: Snapshot, links: Sequence[Link]) -> str:
         if link.up and rows:
             lines += _table([HEADINGS, *rows])
             lines += _timers(link)
+            lines += _steering(index, link)
             lines += _sources(link)
+    if lines:
+        lines += _host(snapshot)
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -174,7 +219,12 @@ def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
     """Return the lanes as JSON: dashes in keys, what the kernel does not report is absent."""
     index = Index.of(snapshot)
     found = [_link_plain(index, link) for link in links]
-    data = {"devices": found, "notes": list(snapshot.notes)}
+    data = {
+        "devices": found,
+        "sysctls": {s.name: s.value for s in snapshot.sysctls},
+        "writers": list(snapshot.writers),
+        "notes": list(snapshot.notes),
+    }
     return json.dumps(data, indent=1) + "\n"
 
 
@@ -190,8 +240,23 @@ def _link_plain(index: Index, link: Link) -> dict[str, Any]:
             "defer-hard-irqs": link.defer_hard_irqs,
             "gro-flush-timeout": link.gro_flush_timeout,
             "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
+            "tx-queues": [_sender_plain(q) for q in link.queues if q.kind == "tx"],
         }
     )
+
+
+def _sender_plain(queue: Queue) -> dict[str, Any]:
+    return _present(
+        {
+            "queue": queue.index,
+            "xps-cpus": _plain_list(queue.xps_cpus),
+            "xps-rxqs": _plain_list(queue.xps_rxqs),
+        }
+    )
+
+
+def _plain_list(numbers: Iterable[int] | None) -> list[int] | None:
+    return None if numbers is None else list(numbers)
 
 
 def _lane_plain(lane: Lane) -> dict[str, Any]:
@@ -203,9 +268,15 @@ def _lane_plain(lane: Lane) -> dict[str, Any]:
         "irq": queue.irq,
         "irq-source": queue.irq_source,
         "mode": lane.mode,
+        "rps-cpus": _plain_list(queue.rps_cpus),
+        "rps-flow-cnt": queue.rps_flow_cnt,
     }
     if irq is not None:
-        plain |= {"irq-cpus": list(irq.cpus), "irq-effective-cpus": list(irq.effective)}
+        plain |= {
+            "irq-cpus": list(irq.cpus),
+            "irq-effective-cpus": list(irq.effective),
+            "irq-movable": irq.movable,
+        }
     if napi is not None:
         plain |= {
             "pid": napi.pid,

@@ -46,6 +46,12 @@ class Placer:
         return self.taken.get(number, 0), away, int(exclusive and not isolated), beside, number
 
 
+def near(topology: Topology, cpus: Collection[int], node: int | None) -> tuple[int, ...]:
+    """Return those of the CPUs that are on the node; all of them when none is or node is None."""
+    local = {cpu.number for cpu in topology.cpus if cpu.node == node}
+    return tuple(n for n in cpus if n in local) or tuple(cpus)
+
+
 def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
     """Return the CPUs that `auto` chooses from; empty when there is none to give.
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rxlane.model import THREAD_ITEMS, WHOLE, Entry, Mismatch, Plan, Snapshot, Target, Value
+from rxlane.model import (
+    HOST,
+    IRQ_ITEMS,
+    STEERING_ITEMS,
+    THREAD_ITEMS,
+    WHOLE,
+    Entry,
+    Mismatch,
+    Plan,
+    Snapshot,
+    Target,
+    Value,
+)
 from rxlane.revert import renamed
 from rxlane.settings import View
 
@@ -43,6 +55,8 @@ def _compare(view: View, wanted: Iterable[tuple[Target, Value]]) -> tuple[Mismat
 
 def absence(view: View, target: Target) -> str:
     """Say why a setting has no value."""
+    if target.device == HOST:
+        return "kernel does not report it"
     link = view.links.get(target.device)
     if link is None:
         return "device is gone"
@@ -50,7 +64,11 @@ def absence(view: View, target: Target) -> str:
         return "interface is down"
     if target.queue == WHOLE:
         return "kernel does not report it"
+    if target.item in STEERING_ITEMS:
+        return "queue is gone"
     lane = view.lane(target)
+    if target.item in IRQ_ITEMS:
+        return "queue has no interrupt"
     if lane is None or lane.napi is None:
         return "queue is gone"
     return "queue has no thread" if target.item in THREAD_ITEMS else "kernel does not report it"

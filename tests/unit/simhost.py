@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
@@ -17,11 +18,13 @@ from rxlane.journal import Store
 from rxlane.model import (
     Capabilities,
     Cpu,
+    Irq,
     Journal,
     Link,
     Napi,
     Queue,
     Snapshot,
+    Sysctl,
     Thread,
     Topology,
 )
@@ -97,6 +100,39 @@ def link(
     return Link(name, ifindex, up, physical, "virtio_net", node, 0, 0, 0, napis, rx + tx)
 
 
+def wired(link: Link, irq: int = 40) -> Link:
+    """The link with an IRQ for each RX queue from this number on, and RPS, RFS and XPS files."""
+    many = link.count("tx") > 1
+    queues = tuple(
+        replace(q, irq=irq + q.index, irq_source="irq-name", rps_cpus=(), rps_flow_cnt=0)
+        if q.kind == "rx"
+        else replace(q, xps_cpus=() if many else None, xps_rxqs=() if many else None)
+        for q in link.queues
+    )
+    return replace(link, queues=queues)
+
+
+def whole(start: Snapshot) -> Snapshot:
+    """The snapshot with wired links, their IRQs on all CPUs, and the host's sysctls."""
+    links = tuple(wired(li, 40 + 100 * i) for i, li in enumerate(start.links))
+    numbers = [q.irq for li in links for q in li.queues if q.irq is not None]
+    online = start.topology.online
+    return replace(
+        start,
+        links=links,
+        irqs=tuple(Irq(n, f"nic-{n}", online, online[:1]) for n in numbers),
+        sysctls=tuple(Sysctl(name, value) for name, value in SYSCTLS.items()),
+    )
+
+
+SYSCTLS = {
+    "net.core.rps_sock_flow_entries": 0,
+    "net.core.netdev_max_backlog": 1000,
+    "net.core.busy_read": 0,
+    "net.core.busy_poll": 0,
+}
+
+
 def snapshot(
     *links: Link, cpus: Topology | None = None, capabilities: Capabilities = BUSY_POLL
 ) -> Snapshot:
@@ -111,6 +147,9 @@ class SimHost:
         self.topology = start.topology
         self.links = {li.name: li for li in start.links}
         self.threads = {t.pid: t for t in start.threads}
+        self.irqs = {i.number: i for i in start.irqs}
+        self.sysctls = {s.name: s.value for s in start.sysctls}
+        self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
         self.ends_threads = ends_threads
         self.boot = boot
         self.writes = 0
@@ -128,7 +167,14 @@ class SimHost:
         links = tuple(li for n, li in self.links.items() if names is None or n in names)
         pids = {n.pid for li in links for n in li.napis}
         threads = tuple(t for p, t in sorted(self.threads.items()) if p in pids)
-        return Snapshot(self.capabilities, self.topology, links, (), threads)
+        return Snapshot(
+            self.capabilities,
+            self.topology,
+            links,
+            tuple(self.irqs.values()),
+            threads,
+            sysctls=tuple(Sysctl(n, v) for n, v in self.sysctls.items()),
+        )
 
     def _write(self, what: str, change: Callable[[], None]) -> None:
         number = self.writes
@@ -220,6 +266,36 @@ class SimHost:
 
         self._write(f"thread {pid} {dict(values)}", change)
 
+    def write_irq(self, number: int, cpus: str) -> None:
+        if number in self.managed:
+            raise RxlaneError(Kind.UNMOVABLE, f"IRQ {number} is managed")
+
+        def change() -> None:
+            self.irqs[number] = replace(self.irqs[number], cpus=_cpus(cpus))
+
+        self._write(f"irq {number} {cpus}", change)
+
+    def write_queue(self, link: Link, queue: int, values: Mapping[str, int | str]) -> None:
+        def change() -> None:
+            one = self.links[link.name]
+            for item, value in values.items():
+                kind = "tx" if item.startswith("xps") else "rx"
+                field = {item.replace("-", "_"): _steered(item, value)}
+                queues = tuple(
+                    replace(q, **field) if (q.kind, q.index) == (kind, queue) else q
+                    for q in one.queues
+                )
+                one = replace(one, queues=queues)
+            self.links[link.name] = one
+
+        self._write(f"queue {link.name} {queue} {dict(values)}", change)
+
+    def write_sysctl(self, name: str, value: int | str) -> None:
+        def change() -> None:
+            self.sysctls[name] = int(value)
+
+        self._write(f"sysctl {name} {value}", change)
+
     # What others do to the host
 
     def set_down(self, name: str) -> None:
@@ -250,6 +326,12 @@ def _with_timer(napi: Napi, item: str, value: int) -> Napi:
     return replace(napi, irq_suspend_timeout=value)
 
 
+def _steered(item: str, value: int | str) -> Any:
+    if item == "rps-flow-cnt":
+        return int(value)
+    return () if value == "off" else _cpus(str(value))
+
+
 def _cpus(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.split(","):
@@ -260,11 +342,17 @@ def _cpus(text: str) -> tuple[int, ...]:
 
 def settings(host: SimHost) -> dict[str, object]:
     """Every setting of the host keyed by device and queue, without pids and NAPI ids."""
-    found: dict[str, object] = {}
+    found: dict[str, object] = dict(host.sysctls)
+    for irq in host.irqs.values():
+        found[f"irq/{irq.number}"] = irq.cpus
     for one in host.links.values():
         found[f"{one.name}/all"] = (one.threaded, one.defer_hard_irqs, one.gro_flush_timeout)
         by_id = {n.napi_id: n for n in one.napis}
         for queue in one.queues:
+            found[f"{one.name}/{queue.kind}{queue.index}/steering"] = (
+                *(queue.rps_cpus or (), queue.rps_flow_cnt),
+                *(queue.xps_cpus or (), queue.xps_rxqs or ()),
+            )
             napi = by_id.get(queue.napi_id or 0)
             if napi is None:
                 continue

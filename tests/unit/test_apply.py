@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rxlane.apply import apply, rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
-from rxlane.model import Capabilities, Policy
+from rxlane.model import Capabilities
 from rxlane.policy import parse_section
+from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost
 from unit.simhost import Killed, MemoryStore, SimHost

@@ -52,3 +52,30 @@ def test_spans() -> None:
     assert cpulist.parse_spans("0-3") == (0, 3)
     with pytest.raises(cpulist.ListError):
         cpulist.parse_spans("0-7:2/4")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0", ()),
+        ("f", (0, 1, 2, 3)),
+        ("00000001,00000000", (32,)),
+        ("1,80000001", (0, 31, 32)),
+        ("00000000,0000000C", (2, 3)),
+    ],
+)
+def test_masks(text: str, numbers: tuple[int, ...]) -> None:
+    assert cpulist.parse_mask(text) == numbers
+
+
+@given(st.sets(st.integers(0, 700)))
+def test_a_mask_is_read_as_it_was_written(numbers: set[int]) -> None:
+    text = cpulist.render_mask(numbers)
+    assert cpulist.parse_mask(text) == tuple(sorted(numbers))
+    assert all(len(group) == 8 for group in text.split(",")[1:]) and not text.startswith(",")
+
+
+@pytest.mark.parametrize("text", ["", "0x3", ",1", "g", "123456789", "1,,2", "(null)"])
+def test_malformed_masks(text: str) -> None:
+    with pytest.raises(cpulist.ListError):
+        cpulist.parse_mask(text)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Capabilities, Plan, Policy, Queue, Snapshot, Topology
+from rxlane.model import Capabilities, Plan, Queue, Snapshot, Topology
 from rxlane.policy import parse_section
+from rxlane.sections import Policy
 from unit import simhost
 
 

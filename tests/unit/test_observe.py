@@ -9,7 +9,7 @@ import pytest
 
 from rxlane import observe
 from rxlane.errors import RxlaneError
-from rxlane.model import Napi
+from rxlane.model import Napi, Queue, Sysctl
 from rxlane.netlink import QueueRow
 from rxlane.sysfs import Sysfs
 
@@ -148,3 +148,51 @@ def test_failing_writes_name_the_file(tmp_path: Path) -> None:
         sysfs.write("dir", "1")
     sysfs.write("dir/x", "5")
     assert sysfs.read("dir/x") == "5"
+
+
+# Of a guest with 4 CPUs and a virtio NIC of 2 queues, with RPS, RFS and XPS set by hand.
+STEERED = {
+    "sys/class/net/eth0/queues/rx-0/rps_cpus": "c\n",
+    "sys/class/net/eth0/queues/rx-0/rps_flow_cnt": "2048\n",
+    "sys/class/net/eth0/queues/tx-1/xps_cpus": "a\n",
+    "sys/class/net/eth0/queues/tx-1/xps_rxqs": "0\n",
+}
+
+
+def test_steering_of_queues(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, STEERED)
+    receiving = observe.steering(sysfs, "eth0", Queue("rx", 0))
+    assert (receiving.rps_cpus, receiving.rps_flow_cnt) == ((2, 3), 2048)
+    sending = observe.steering(sysfs, "eth0", Queue("tx", 1))
+    assert (sending.xps_cpus, sending.xps_rxqs) == ((1, 3), ())
+    # A device's only TX queue answers ENOENT, a kernel without RPS has no such files.
+    assert observe.steering(sysfs, "eth0", Queue("tx", 0)) == Queue("tx", 0)
+    assert observe.steering(sysfs, "eth1", Queue("rx", 0)) == Queue("rx", 0)
+
+
+def test_sysctls_and_other_writers(tmp_path: Path) -> None:
+    files = {
+        "proc/sys/net/core/busy_read": "50\n",
+        "proc/sys/net/core/rps_sock_flow_entries": "0\n",
+        "run/irqbalance/irqbalance77.sock": "",
+        "proc/77/comm": "irqbalance\n",
+    }
+    sysfs = tree(tmp_path, files)
+    assert observe._sysctls(sysfs) == (
+        Sysctl("net.core.rps_sock_flow_entries", 0),
+        Sysctl("net.core.busy_read", 50),
+    )
+    assert observe._writers(sysfs) == ("irqbalance",)
+    (tmp_path / "proc/77/comm").write_text("bash")
+    assert observe._writers(sysfs) == (), "its pid went to another process"
+
+
+def test_an_irq_that_nobody_may_write_is_unmovable(tmp_path: Path) -> None:
+    base = "proc/irq/41"
+    files = {f"{base}/smp_affinity_list": "0-3", f"{base}/effective_affinity_list": "2"}
+    sysfs = tree(tmp_path, files)
+    (tmp_path / base / "virtio0-input.0").mkdir()
+    found = observe._irq(sysfs, 41)
+    assert (found.cpus, found.effective, found.movable) == ((0, 1, 2, 3), (2,), True)
+    (tmp_path / base / "smp_affinity_list").chmod(0o444)
+    assert not observe._irq(sysfs, 41).movable

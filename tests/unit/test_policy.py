@@ -6,14 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import ModeRule
 from rxlane.policy import (
-    NAMES,
+    NAPI,
+    OPTIONS,
     from_plain,
+    names,
     parse_assignments,
+    parse_mixed,
     parse_modes,
     parse_section,
 )
+from rxlane.sections import ModeRule
 
 
 def bad(options: dict[str, str]) -> str:
@@ -83,7 +86,7 @@ def test_every_written_queue_gets_its_mode(parts: list[tuple[str, int]], open_en
         assert [r.mode for r in rules if r.covers(queue)] == [mode]
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=12), max_size=4))
+@given(st.dictionaries(st.sampled_from(names(NAPI)), st.text(max_size=12), max_size=4))
 def test_any_text_is_a_section_or_one_line(options: dict[str, str]) -> None:
     try:
         parse_section("napi", [], options)
@@ -123,7 +126,7 @@ def test_bad_options(options: dict[str, str], words: str) -> None:
 
 
 def test_empty_values_leave_everything_alone() -> None:
-    section = parse_section("napi", [], dict.fromkeys(NAMES, ""))
+    section = parse_section("napi", [], dict.fromkeys(names(NAPI), ""))
     assert section.modes == () and section.cpus is None and section.sched is None
     assert section.defer_hard_irqs is None and section.management_queues == 0
 
@@ -147,3 +150,53 @@ def test_malformed_policy_files(data: object) -> None:
     with pytest.raises(RxlaneError) as caught:
         from_plain(data)
     assert caught.value.kind is Kind.FORMAT
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"irq_cpus": "all"}, "give auto, numa-local or a CPU list"),
+        ({"irq_cpus": "4-2"}, "backwards"),
+        ({"rps": "on"}, "give off, auto, numa-local or a CPU list"),
+        ({"rps": "ff"}, "CPU list"),
+        ({"rfs": "on"}, "whole number"),
+        ({"rfs": "0"}, "1..16777216"),
+        ({"xps": "cpus"}, "off, auto, rxqs"),
+        ({"netdev_max_backlog": "0"}, "1..1000000"),
+        ({"busy_read": "1001"}, "0..1000"),
+        ({"irq_cpu": "1"}, "did you mean irq_cpus"),
+        ({"thread_spread": "all"}, "needs thread_cpus"),
+        ({"thread_spread": "some", "thread_cpus": "1"}, "give one of one, all"),
+    ],
+)
+def test_bad_options_of_any_kind(options: dict[str, str], words: str) -> None:
+    with pytest.raises(RxlaneError) as caught:
+        parse_mixed("x", [], options)
+    text = str(caught.value)
+    assert caught.value.kind is Kind.OPTION and words in text
+    assert "\n" not in text and text.startswith(f"[x] {next(iter(options))}=")
+
+
+@given(
+    st.dictionaries(st.sampled_from([o.name for o in OPTIONS]), st.text(max_size=12), max_size=4)
+)
+def test_any_text_of_any_kind_is_a_policy_or_one_line(options: dict[str, str]) -> None:
+    try:
+        parse_mixed("x", [], options)
+    except RxlaneError as error:
+        assert error.kind is Kind.OPTION and "\n" not in str(error)
+
+
+def test_options_go_to_the_kind_that_knows_them() -> None:
+    found = parse_mixed("x", ["eth0"], {"threaded": "on", "irq_cpus": "auto", "rps": "1-2"})
+    assert [len(part) for part in (found.sections, found.irq, found.steering)] == [1, 1, 1]
+    assert found.irq[0].cpus == () and found.steering[0].rps_cpus == (1, 2)
+    assert parse_mixed("x", [], {"irq_cpus": "numa-local"}).irq[0].node
+    assert parse_mixed("x", [], {"rfs": "off", "busy_read": "0"}).steering[0].rfs == 0
+
+
+def test_policy_files_name_the_kind() -> None:
+    row = {"kind": "irq_layout", "options": {"irq_cpus": "2"}}
+    assert from_plain({"sections": [row]}).irq[0].cpus == (2,)
+    with pytest.raises(RxlaneError, match="no kind of section"):
+        from_plain({"sections": [row | {"kind": "irq"}]})

@@ -80,3 +80,40 @@ def test_different_timers_get_a_line_each() -> None:
 def test_down_device() -> None:
     host = simhost.snapshot(simhost.link(up=False))
     assert "interface eth0 is down, no NAPI instances" in show.map_text(host, host.links)
+
+
+def test_map_shows_steering_once_for_queues_alike() -> None:
+    host = simhost.whole(simhost.snapshot(simhost.link(queues=3)))
+    queues = tuple(
+        replace(q, rps_cpus=(4, 5), rps_flow_cnt=4096)
+        if q.kind == "rx"
+        else replace(q, xps_cpus=(q.index,))
+        for q in host.links[0].queues
+    )
+    irqs = tuple(replace(i, movable=i.number != 41) for i in host.irqs)
+    link = replace(host.links[0], queues=queues)
+    host = replace(host, links=(link,), irqs=irqs, writers=("irqbalance",))
+    text = show.map_text(host, host.links)
+    for line in (
+        "  rx0-2: RPS to 4-5, RFS 4096 flows",
+        "  tx2: XPS from CPU 2",
+        "  IRQs that the kernel keeps in place: 41",
+        "  net.core.netdev_max_backlog 1000",
+        "  irqbalance runs and may move interrupts",
+    ):
+        assert line in text.splitlines()
+    plain = json.loads(show.map_json(host, host.links))
+    lane = plain["devices"][0]["lanes"][1]
+    assert lane["rps-cpus"] == [4, 5] and not lane["irq-movable"]
+    assert plain["devices"][0]["tx-queues"][0] == {"queue": 0, "xps-cpus": [0], "xps-rxqs": []}
+    assert plain["sysctls"]["net.core.busy_read"] == 0 and plain["writers"] == ["irqbalance"]
+
+
+@given(CPUS, CPUS)
+def test_steering_fits_80_columns(rps: tuple[int, ...], xps: tuple[int, ...]) -> None:
+    link = simhost.link(queues=2)
+    rx, _, tx, _ = link.queues
+    queues = (replace(rx, rps_cpus=rps, rps_flow_cnt=1 << 20), replace(tx, xps_cpus=xps))
+    link = replace(link, queues=queues)
+    text = show.map_text(simhost.snapshot(link), [link])
+    assert max(map(len, text.splitlines())) <= 80 and "RPS to" in text and "XPS from CPU" in text

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from rxlane.decide import decide
-from rxlane.model import Entry, Policy
+from rxlane.model import Entry
 from rxlane.policy import parse_section
+from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost
 from unit.simhost import SimHost

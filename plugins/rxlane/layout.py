@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that places RX interrupts. Pure.
+
+An interrupt goes to the CPU of its lane's thread, where waking the thread costs no message to
+another CPU; without a bound thread it gets a CPU of its own near the device. CPUs are reserved
+over all devices of a plan, so that devices go to different ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rxlane import cpulist, topology
+from rxlane.draft import Draft, check_cpus
+from rxlane.model import IRQ_CPUS, WHOLE, Irq, Lane, Link, Target, Topology, lanes
+from rxlane.sections import IrqLayout
+
+Key = tuple[str, int]  # device and RX queue
+Wanted = tuple[IrqLayout, Link, Lane, Irq]
+BALANCER = "irqbalance"
+
+
+def place(
+    draft: Draft,
+    placer: topology.Placer,
+    devices: list[tuple[IrqLayout, Link]],
+    bound: Mapping[Key, int],
+) -> None:
+    """Plan the CPUs of every device's RX interrupts. bound: CPUs of lanes with a bound thread."""
+    host = draft.view.snapshot.topology
+    asked = [one for one in devices if one[0].node or one[0].cpus is not None]
+    for section, _ in asked:
+        check_cpus(host, section, "irq_cpus", section.cpus or ())
+    wanted = _movable(draft, asked)
+    # By queue first: one queue more at one device moves no interrupt of another's lower queues.
+    for section, link, lane, irq in sorted(wanted, key=_turn):
+        queue = lane.queue.index
+        cpus = _choose(host, placer, section, link, bound.get((link.name, queue)))
+        reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], IRQ {irq.number}"
+        draft.want(Target(link.name, queue, IRQ_CPUS), cpulist.render(cpus), reason)
+    if wanted and BALANCER in draft.view.snapshot.writers:
+        numbers = cpulist.render(irq.number for _, _, _, irq in wanted)
+        draft.warnings.append(
+            f"{BALANCER} runs and may move IRQs {numbers} again: stop it, or give it --banirq for"
+            " each"
+        )
+
+
+def _turn(one: Wanted) -> tuple[int, int]:
+    return one[2].queue.index, one[1].ifindex
+
+
+def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted]:
+    """Return the lanes whose interrupt can be placed, the first lane of each interrupt."""
+    found: list[Wanted] = []
+    owner: dict[int, str] = {}
+    for section, link in devices:
+        if not link.up:
+            reason = f"interface {link.name} is down and may hold no interrupts"
+            draft.skip(link.name, WHOLE, IRQ_CPUS, "down", reason)
+            continue
+        for lane in lanes(draft.index, link):
+            queue, irq = lane.queue.index, lane.irq
+            if irq is None:
+                reason = "no interrupt is known for the queue"
+                draft.skip(link.name, queue, IRQ_CPUS, "unsupported", reason)
+            elif irq.number in owner:
+                reason = f"IRQ {irq.number} also serves {owner[irq.number]} and goes with that"
+                draft.skip(link.name, queue, IRQ_CPUS, "left-alone", reason)
+            elif not irq.movable:
+                reason = f"IRQ {irq.number} is managed by the kernel"
+                draft.skip(link.name, queue, IRQ_CPUS, "unmovable", reason)
+            else:
+                owner[irq.number] = f"{link.name} queue {queue}"
+                found.append((section, link, lane, irq))
+    return found
+
+
+def _choose(
+    host: Topology, placer: topology.Placer, section: IrqLayout, link: Link, thread: int | None
+) -> tuple[int, ...]:
+    if section.node:
+        return topology.near(host, host.housekeeping or host.online, link.node)
+    if thread is not None and (not section.cpus or thread in section.cpus):
+        return (thread,)
+    pool = section.cpus or topology.near(
+        host, topology.pool(host, exclusive=False, realtime=False, cpu0=False), link.node
+    )
+    return (placer.take(pool, link.node, exclusive=False),)

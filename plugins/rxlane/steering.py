@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that steers flows behind the queues: RPS, RFS, XPS, sysctls. Pure.
+
+Sizes of the flow tables follow "rfs: Receive Flow Steering" (commit fec5e652e5): one table of the
+host with the CPU that each flow's application runs on, one for each queue with the CPU that its
+packets went to last; the kernel rounds both to a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rxlane import cpulist, topology
+from rxlane.draft import Draft, check_cpus
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import (
+    FLOW_ENTRIES,
+    HOST,
+    OFF,
+    RFS,
+    RPS,
+    WHOLE,
+    XPS,
+    XPS_RXQS,
+    Link,
+    Queue,
+    Target,
+)
+from rxlane.sections import RFS_AUTO, FlowSteering
+
+# What Documentation/networking/scaling.rst gives for a host of moderate load, and the share of a
+# queue in it on a device of 8.
+LEAST_FLOWS = 32768
+FLOWS_A_QUEUE = 4096
+NO_TABLE = "this network namespace has no flow table"
+
+Device = tuple[FlowSteering, Link]
+
+
+def steer(
+    draft: Draft,
+    placer: topology.Placer,
+    devices: list[Device],
+    sections: Iterable[FlowSteering],
+) -> None:
+    """Plan what the sections ask for on their devices and for the host."""
+    for section in {s.name: s for s, _ in devices}.values():
+        _check_rps(draft, section)
+    for section, link in sorted(devices, key=lambda one: one[1].ifindex):
+        _rps(draft, placer, section, link)
+        _xps(draft, section, link)
+    _rfs(draft, devices)
+    _sysctls(draft, sections)
+
+
+def _receiving(link: Link) -> list[Queue]:
+    return sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index)
+
+
+def _check_rps(draft: Draft, section: FlowSteering) -> None:
+    host = draft.view.snapshot.topology
+    check_cpus(host, section, "rps", section.rps_cpus)
+    away = [n for n in section.rps_cpus if n not in host.housekeeping]
+    if away:
+        # rps_cpumask_housekeeping() in net/core/net-sysfs.c drops them without a word.
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
+            section=section.name,
+            option="rps",
+            value=section.option("rps"),
+            remedy=f"choose from {cpulist.render(host.housekeeping)}",
+        )
+
+
+def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Link) -> None:
+    if section.rps is None:
+        return
+    own = _receiving(link)
+    reason = f"rps={section.option('rps')} in [{section.name}]"
+    host = draft.view.snapshot.topology
+    near = topology.near(host, host.housekeeping or host.online, link.node)
+    enough = section.rps == "auto" and len(own) >= len(near)
+    if enough:
+        reason += f": {len(own)} queues already reach all {len(near)} CPUs"
+    share = max(1, (len(near) - len(own)) // len(own)) if own else 0
+    for queue in own:
+        if queue.rps_cpus is None:
+            draft.skip(link.name, queue.index, RPS, "unsupported", "kernel has no RPS")
+            continue
+        cpus: tuple[int, ...] = ()
+        if section.rps == "auto" and not enough:
+            cpus = _reserve(placer, near, link, share)
+        elif section.rps == "numa-local":
+            cpus = near
+        elif section.rps == "list":
+            cpus = section.rps_cpus
+        draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
+
+
+def _reserve(
+    placer: topology.Placer, near: tuple[int, ...], link: Link, share: int
+) -> tuple[int, ...]:
+    """Take a queue's share of CPUs, those of interrupts, threads and other queues last."""
+    cpus: list[int] = []
+    for _ in range(share):
+        pool = [n for n in near if n not in cpus]
+        cpus.append(placer.take(pool, link.node, exclusive=False))
+    return tuple(cpus)
+
+
+def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
+    if section.xps is None:
+        return
+    senders = sorted((q for q in link.queues if q.kind == "tx"), key=lambda q: q.index)
+    if not any(q.xps_cpus is not None for q in senders):
+        many = len(senders) > 1
+        why = "kernel has no XPS" if many else "a device with one TX queue has nothing to choose"
+        draft.skip(link.name, WHOLE, XPS, "unsupported" if many else "left-alone", why)
+        return
+    online = draft.view.snapshot.topology.online
+    receivers = {q.index for q in _receiving(link)}
+    for queue in (q for q in senders if q.xps_cpus is not None):
+        cpus = rxqs = OFF
+        if section.xps == "auto":
+            cpus = cpulist.render(_senders_cpus(online, queue.index, len(senders)))
+        elif section.xps == "rxqs" and queue.index in receivers:
+            rxqs = str(queue.index)
+        reason = f"xps={section.option('xps')} in [{section.name}]"
+        draft.want(Target(link.name, queue.index, XPS), cpus, reason)
+        if queue.xps_rxqs is not None:
+            draft.want(Target(link.name, queue.index, XPS_RXQS), rxqs, reason)
+        elif rxqs != OFF:
+            draft.skip(link.name, queue.index, XPS_RXQS, "unsupported", "kernel has no xps_rxqs")
+
+
+def _senders_cpus(online: tuple[int, ...], queue: int, count: int) -> tuple[int, ...]:
+    """Deal the CPUs out to the queues in turn; every CPU has a queue and every queue a CPU."""
+    if count >= len(online):
+        return (online[queue % len(online)],)
+    return online[queue::count]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _rfs(draft: Draft, devices: list[Device]) -> None:
+    """Plan the flow tables: the host's for all devices that want one, each queue its share."""
+    wanted = [(section, link) for section, link in devices if section.rfs]
+    queues = sum(len(_receiving(link)) for _, link in wanted)
+    entries = 0
+    for section, _ in wanted:
+        auto = max(LEAST_FLOWS, FLOWS_A_QUEUE * queues)
+        asked = auto if section.rfs == RFS_AUTO else section.rfs or 0
+        entries = max(entries, _power_of_two(asked))
+    table = draft.view.read(Target(HOST, WHOLE, FLOW_ENTRIES))
+    for section, link in devices:
+        if section.rfs is not None:
+            _device_flows(draft, section, link, entries if section.rfs else 0, table is not None)
+    if not entries or table is None:
+        return
+    section = wanted[0][0]
+    reason = f"rfs={section.option('rfs')} in [{section.name}]: {queues} queues"
+    draft.want(Target(HOST, WHOLE, FLOW_ENTRIES), entries, reason)
+
+
+def _device_flows(
+    draft: Draft, section: FlowSteering, link: Link, entries: int, table: bool
+) -> None:
+    own = _receiving(link)
+    reason = f"rfs={section.option('rfs')} in [{section.name}]"
+    if entries and not table:
+        draft.skip(link.name, WHOLE, RFS, "unsupported", NO_TABLE)
+        return
+    for queue in own:
+        if queue.rps_flow_cnt is None:
+            draft.skip(link.name, queue.index, RFS, "unsupported", "kernel has no RFS")
+            continue
+        share = _power_of_two(-(-entries // len(own))) if entries else 0
+        draft.want(Target(link.name, queue.index, RFS), share, reason)
+
+
+def _sysctls(draft: Draft, sections: Iterable[FlowSteering]) -> None:
+    said: dict[str, tuple[int, str]] = {}
+    for section in sections:
+        for name, value in section.sysctls:
+            option = name.rpartition(".")[2]
+            first = said.setdefault(name, (value, section.name))
+            if first[0] != value:
+                raise RxlaneError(
+                    Kind.OPTION,
+                    f"section [{first[1]}] sets it to {first[0]}, and the host has one value",
+                    section=section.name,
+                    option=option,
+                    value=value,
+                    remedy="set it in one section only",
+                )
+            if first[1] != section.name:
+                continue
+            target = Target(HOST, WHOLE, name)
+            if draft.view.read(target) is None:
+                why = "this kernel or network namespace does not have it"
+                draft.skip(HOST, WHOLE, name, "unsupported", why)
+            else:
+                draft.want(target, value, f"{option}={value} in [{section.name}]")
