@@ -17,8 +17,18 @@ from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Kernel, Linux
-from rxlane.model import Plan, Policy, Section
-from rxlane.policy import parse_section
+from rxlane.model import (
+    HOST,
+    IRQ_ITEMS,
+    NAPI_ITEMS,
+    STEERING_ITEMS,
+    SYSCTL_ITEMS,
+    THREAD_ITEMS,
+    Plan,
+    Target,
+)
+from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
+from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import CHANGED, absence
 
@@ -45,6 +55,14 @@ def exact_names(expression: str | None) -> tuple[str, ...]:
     return tuple(w for w in words if w and not re.search(r"[!*?\[]", w))
 
 
+# The settings that a kind of section speaks for.
+ITEMS = {
+    NAPI: frozenset((*NAPI_ITEMS, *THREAD_ITEMS)),
+    IRQ_LAYOUT: frozenset(IRQ_ITEMS),
+    FLOW_STEERING: frozenset((*STEERING_ITEMS, *SYSCTL_ITEMS)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error."""
@@ -60,15 +78,16 @@ class Row:
     name: str
     devices: frozenset[str]
     options: tuple[tuple[str, str | None], ...]
+    kind: str = NAPI
 
 
 def _policy(rows: Iterable[Row]) -> Policy:
-    return Policy(tuple(_section(row) for row in rows))
+    return parse(_given(row) for row in rows)
 
 
-def _section(row: Row) -> Section:
-    given = {key: _unquote(value) for key, value in row.options if value is not None}
-    return parse_section(row.name, sorted(row.devices), given)
+def _given(row: Row) -> Given:
+    options = {key: _unquote(value) for key, value in row.options if value is not None}
+    return Given(row.kind, row.name, tuple(sorted(row.devices)), options)
 
 
 def _unquote(value: str) -> str:
@@ -82,7 +101,8 @@ def _failure(error: Exception) -> Report:
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
     skips = [
-        ("warning" if skip.kind == "unsupported" else "info", str(skip)) for skip in plan.skips
+        ("warning" if skip.kind in ("unsupported", "unmovable") else "info", str(skip))
+        for skip in plan.skips
     ]
     return (*skips, *(("warning", text) for text in plan.warnings))
 
@@ -96,6 +116,8 @@ class Adapter:
         self._store = Store(state)
         # Opened for each use: TuneD's daemon lives for months, a socket need not.
         self._open_kernel = open_kernel
+        # Interrupts that the kernel refused to move at the last apply: known only by trying.
+        self._unmovable: frozenset[Target] = frozenset()
 
     def apply(self, rows: Iterable[Row]) -> Report:
         """Write one plan for all sections. Originals of a killed TuneD are carried over."""
@@ -103,12 +125,18 @@ class Adapter:
             done = apply(self._open_kernel(), self._store, _policy(rows))
         except (RxlaneError, OSError) as error:
             return _failure(error)
+        self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
         count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
         return Report(True, (*lines, ("info", count)))
 
-    def verify(self, rows: Iterable[Row], devices: Collection[str]) -> Report:
-        """Compare the devices with what a plan for all sections wants now."""
+    def verify(
+        self, rows: Iterable[Row], devices: Collection[str], kind: str | None = None
+    ) -> Report:
+        """Compare the devices with what a plan for all sections wants now.
+
+        kind: report only the settings of this kind of section.
+        """
         try:
             snapshot = self._open_kernel().observe()
             plan = decide(snapshot, _policy(rows))
@@ -116,22 +144,28 @@ class Adapter:
             return _failure(error)
         view = View.of(snapshot)
         lines: list[tuple[str, str]] = []
-        for change in (c for c in plan.changes if c.target.device in devices):
+
+        def own(target: Target) -> bool:
+            mine = kind is None or target.item in ITEMS[kind]
+            return mine and target.device in (*devices, HOST) and target not in self._unmovable
+
+        for change in (c for c in plan.changes if own(c.target)):
             found = view.read(change.target)
             cause = CHANGED if found is not None else absence(view, change.target)
             text = f"{change.target} is {found}, expected {change.after} ({cause})"
             lines.append(("error", f"verify: failed: {text}"))
         ok = not lines
-        for held in (c for c in plan.holds if c.target.device in devices):
+        for held in (c for c in plan.holds if own(c.target)):
             lines.append(("info", f"verify: passed: {held.target} = {held.after}"))
         skips = [s for s in plan.skips if s.device in devices]
         lines += [("info", f"verify: not compared: {skip}") for skip in skips]
         return Report(ok, tuple(lines))
 
-    def rollback(self, devices: Collection[str] | None = None) -> Report:
-        """Bring originals back for some devices, or all that the journal holds."""
+    def rollback(self, devices: Collection[str] | None = None, kind: str | None = None) -> Report:
+        """Bring originals back for some devices and one kind of section, or all there are."""
+        items = None if kind is None else ITEMS[kind]
         try:
-            done = rollback(self._open_kernel(), self._store, devices)
+            done = rollback(self._open_kernel(), self._store, devices, items)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         lines = [("info", note) for note in done.notes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The TuneD plugin against a stand-in of TuneD's base class; real TuneD runs in the guest tests.
+"""The TuneD plugins against a stand-in of TuneD's base class; real TuneD runs in the guest tests.
 
 The stand-in repeats the order of calls of TuneD 2.25.1's unit manager and plugin base: all
 instances are created and given devices before the first is applied.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -19,11 +18,16 @@ from typing import Any
 
 import pytest
 
-from rxlane import policy, tuned_compat
+from rxlane import policy, tuned_compat, tuned_facet
 from unit import simhost
 from unit.simhost import SimHost
 
-PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "tuned" / "plugin_napi.py"
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins" / "tuned"
+CLASSES = {
+    "napi": "NapiPlugin",
+    "irq_layout": "IrqLayoutPlugin",
+    "flow_steering": "FlowSteeringPlugin",
+}
 
 
 class Log:
@@ -158,26 +162,33 @@ def host() -> SimHost:
     return SimHost(simhost.snapshot(*links))
 
 
-def plugin_class() -> Any:
-    spec = importlib.util.spec_from_file_location("plugin_napi", PLUGIN)
+def load(kind: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"plugin_{kind}", PLUGINS / f"plugin_{kind}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.NapiPlugin
+    return module
+
+
+def plugin_class(kind: str = "napi") -> Any:
+    return getattr(load(kind), CLASSES[kind])
 
 
 @pytest.fixture
 def make(log: Log, host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    class Adapter(tuned_compat.Adapter):
-        def __init__(self) -> None:
-            super().__init__(tmp_path / "state", lambda: host)
-
-    monkeypatch.setattr(tuned_compat, "Adapter", Adapter)
+    def joint() -> tuned_facet.Joint:
+        return tuned_facet.Joint(lambda: tuned_compat.Adapter(tmp_path / "state", lambda: host))
 
     def build(sections: dict[str, dict[str, str]], **variables: str) -> Manager:
-        expanded = {f"${{{name}}}": value for name, value in variables.items()}
-        return Manager(plugin_class()(PATHS, expanded), sections)
+        """A new process of TuneD with one plugin; `also` builds another in the same process."""
+        monkeypatch.setattr(tuned_facet, "_joint", joint())
+        return also("napi", sections, **variables)
 
+    def also(kind: str, sections: dict[str, dict[str, str]], **variables: str) -> Manager:
+        expanded = {f"${{{name}}}": value for name, value in variables.items()}
+        return Manager(plugin_class(kind)(PATHS, expanded), sections)
+
+    vars(build)["also"] = also
     yield build
 
 
@@ -275,30 +286,77 @@ def test_old_tuned_is_told_apart(make: Any, log: Log, monkeypatch: pytest.Monkey
     assert len(log.errors()) == 1 and "2.25" in log.errors()[0]
 
 
-def test_missing_library_is_reported(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rxlane.tuned_compat", None)
-    monkeypatch.delattr("rxlane.tuned_compat", raising=False)
-    with pytest.raises(NotSupported):
-        plugin_class()(PATHS, {})
-    assert "rxlane library is missing" in log.errors()[0]
+@pytest.mark.parametrize("kind", CLASSES)
+def test_missing_library_is_reported(log: Log, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setitem(sys.modules, "rxlane.tuned_facet", None)
+    with pytest.raises(ImportError):
+        plugin_class(kind)
+    assert f"plugin {kind}: the rxlane library is missing" in log.errors()[0]
 
 
-def test_manual_and_hints_name_every_option(log: Log) -> None:
-    found = plugin_class()
+@pytest.mark.parametrize("kind", CLASSES)
+def test_manual_and_hints_name_every_option(log: Log, kind: str) -> None:
+    found = plugin_class(kind)
     manual = inspect.getdoc(found)
-    assert manual is not None
-    for name in policy.NAMES:
+    assert manual is not None and found.KIND == kind
+    names = policy.names(kind)
+    for name in names:
         assert f"[option]`{name}`" in manual
-    assert set(found.get_config_options_hints()) == set(policy.NAMES)
-    assert set(found._get_config_options()) == set(policy.NAMES)
+    assert set(found.get_config_options_hints()) == set(names)
+    assert set(found._get_config_options()) == set(names)
 
 
-def test_the_loader_finds_one_class(log: Log) -> None:
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_loader_finds_one_class(log: Log, kind: str) -> None:
     """TuneD takes the first Plugin subclass among the module's names."""
-    spec = importlib.util.spec_from_file_location("plugin_napi", PLUGIN)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    classes = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Base)]
-    assert [c.__name__ for c in classes] == ["NapiPlugin"]
-    assert os.path.basename(PLUGIN).startswith("plugin_")
+    classes = [v for v in vars(load(kind)).values() if isinstance(v, type) and issubclass(v, Base)]
+    assert [c.__name__ for c in classes] == [CLASSES[kind]]
+
+
+LAID_OUT = {"irq_cpus": "auto"}
+STEERED = {"rps": "auto", "netdev_max_backlog": "2000"}
+
+
+def test_three_plugins_make_one_plan(make: Any, host: SimHost, log: Log) -> None:
+    """The first instance to be applied brings the plan of all, in the one order."""
+    host.__init__(simhost.whole(host.observe()))  # type: ignore[misc]
+    before = simhost.settings(host)
+    managers = [make({"napi": {"threaded": "on", "thread_cpus": "auto"}})]
+    managers.append(make.also("flow_steering", {"flow_steering": STEERED}))
+    managers.append(make.also("irq_layout", {"irq_layout": LAID_OUT}))
+    for manager in managers:
+        manager.start()
+    kinds = list(dict.fromkeys(line.split()[0] for line in host.log))
+    assert kinds == ["irq", "napi", "thread", "queue", "sysctl"]
+    assert len([text for _, text in log.lines if "settings written" in text]) == 1
+    assert host.irqs[40].cpus == host.threads[host.links["eth0"].napis[0].pid or 0].cpus
+    assert all([manager.verify() for manager in managers]) and log.errors() == []
+    host.write_sysctl("net.core.netdev_max_backlog", 5)
+    assert [manager.verify() for manager in managers] == [True, False, True]
+    managers[1].stop()
+    assert host.sysctls["net.core.netdev_max_backlog"] == 1000
+    assert host.links["eth0"].napis[0].threaded == 1 and host.irqs[40].cpus == (1,)
+    managers[2].stop()
+    managers[0].stop()
+    assert simhost.settings(host) == before
+
+
+def test_a_bad_section_of_one_plugin_stops_all(make: Any, host: SimHost, log: Log) -> None:
+    managers = [make({"napi": {"threaded": "on"}})]
+    managers.append(make.also("irq_layout", {"irqs": {"irq_cpus": "99"}}))
+    for manager in managers:
+        manager.start()
+    assert host.writes == 0 and len(log.errors()) == 1 and "[irqs] irq_cpus=99" in log.errors()[0]
+    assert not any(manager.verify() for manager in managers)
+
+
+def test_an_unmovable_interrupt_is_no_failure(make: Any, host: SimHost, log: Log) -> None:
+    host.__init__(simhost.whole(host.observe()))  # type: ignore[misc]
+    host.managed = {41}
+    make({})
+    manager = make.also("irq_layout", {"irqs": {"devices": "eth0", **LAID_OUT}})
+    manager.start()
+    assert [text for level, text in log.lines if level == "warning"] == [
+        "irqs: eth0 queue 1: irq-cpus unmovable: IRQ 41 is managed"
+    ]
+    assert manager.verify() and log.errors() == []

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# The class docstring below is the plugin's manual in AsciiDoc; TuneD prints it.
+
+from __future__ import annotations
+
+import tuned.logs
+from tuned.plugins import exceptions, hotplug
+
+log = tuned.logs.get()
+
+try:
+    from rxlane.tuned_facet import Facet
+except ImportError as error:
+    # TuneD passes over a plugin that cannot be imported without a word of the reason.
+    log.error(f"plugin flow_steering: the rxlane library is missing: {error}")
+    raise
+
+
+class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
+    """
+    Steers the flows behind the receive queues of network devices: RPS, RFS,
+    XPS and the settings of the host that belong to them. Planned together
+    with sections of the types `napi` and `irq_layout`, written once, and
+    brought back from a journal in `/var/lib/rxlane` when the profile is
+    switched off, also after TuneD itself was killed.
+
+    Without [option]`devices` the section covers hardware network devices
+    and those of virtual machines. An option that is left empty leaves its
+    setting alone.
+
+    [option]`rps` names the CPUs that process what a queue received: `off`,
+    a CPU list, `numa-local` (the housekeeping CPUs of the device's node) or
+    `auto`: where a device has fewer queues than there are CPUs on its node,
+    each queue gets CPUs of its own, those of interrupts and threads last;
+    where it has as many, RPS is off. The kernel takes no isolated CPU.
+
+    [option]`rfs` steers each flow to the CPU where its application runs:
+    `off`, the number of entries in the host's flow table, or `auto`: 32768,
+    and 4096 for each queue where that is more. Each queue's own table gets
+    its device's share. Both are powers of two.
+
+    [option]`xps` chooses the TX queue: `auto` by the sending CPU, `rxqs` by
+    the queue that received the flow, or `off`.
+
+    [option]`netdev_max_backlog`, [option]`busy_read` and
+    [option]`busy_poll` are the sysctls of these names in `net.core`. They
+    are the host's, so sections may not ask for different values.
+
+    .Few queues, many CPUs, applications on this host
+    ====
+    ----
+    [flow_steering]
+    rps=auto
+    rfs=auto
+    ----
+    ====
+    """
+
+    KIND = "flow_steering"
+    LOG = log
+    UNSUPPORTED = exceptions.NotSupportedPluginException

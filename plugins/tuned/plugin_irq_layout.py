@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# The class docstring below is the plugin's manual in AsciiDoc; TuneD prints it.
+
+from __future__ import annotations
+
+import tuned.logs
+from tuned.plugins import exceptions, hotplug
+
+log = tuned.logs.get()
+
+try:
+    from rxlane.tuned_facet import Facet
+except ImportError as error:
+    # TuneD passes over a plugin that cannot be imported without a word of the reason.
+    log.error(f"plugin irq_layout: the rxlane library is missing: {error}")
+    raise
+
+
+class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
+    """
+    Lays out which CPU takes the receive interrupts of network devices.
+    Planned together with sections of the types `napi` and `flow_steering`,
+    written once, and brought back from a journal in `/var/lib/rxlane` when
+    the profile is switched off, also after TuneD itself was killed.
+
+    Without [option]`devices` the section covers hardware network devices
+    and those of virtual machines.
+
+    [option]`irq_cpus` is `auto`, `numa-local` or a CPU list (such as
+    `2,4-7`). With `auto` and a list each interrupt gets one CPU: that of its
+    queue's NAPI thread when the thread is bound to one, else the least used
+    near the device. CPUs are counted over all devices, so that devices go to
+    different ones. `auto` stays on the device's NUMA node and leaves out
+    isolated CPUs and CPU 0. With `numa-local` each interrupt may go to all
+    housekeeping CPUs of the device's node. Empty leaves interrupts alone.
+
+    An interrupt that the kernel manages itself is reported as unmovable and
+    is no failure. A running irqbalance may move interrupts again: the log
+    says so, and `tuned-adm verify` finds it.
+
+    .One CPU for each receive interrupt
+    ====
+    ----
+    [irq_layout]
+    irq_cpus=auto
+    ----
+    ====
+    """
+
+    KIND = "irq_layout"
+    LOG = log
+    UNSUPPORTED = exceptions.NotSupportedPluginException
