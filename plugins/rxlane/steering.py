@@ -84,13 +84,15 @@ def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Lin
     if enough:
         reason += f": {len(own)} queues already reach all {len(near)} CPUs"
     share = max(1, (len(near) - len(own)) // len(own)) if own else 0
+    used: set[int] = set()
     for queue in own:
         if queue.rps_cpus is None:
             draft.skip(link.name, queue.index, RPS, "unsupported", "kernel has no RPS")
             continue
         cpus: tuple[int, ...] = ()
         if section.rps == "auto" and not enough:
-            cpus = _reserve(placer, near, link, share)
+            cpus = _reserve(placer, [n for n in near if n not in used], link, share)
+            used.update(cpus)
         elif section.rps == "numa-local":
             cpus = near
         elif section.rps == "list":
@@ -98,14 +100,12 @@ def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Lin
         draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
 
 
-def _reserve(
-    placer: topology.Placer, near: tuple[int, ...], link: Link, share: int
-) -> tuple[int, ...]:
-    """Take a queue's share of CPUs, those of interrupts, threads and other queues last."""
+def _reserve(placer: topology.Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
+    """Take a queue's share of CPUs, those of interrupts, threads and other devices last."""
     cpus: list[int] = []
     for _ in range(share):
-        pool = [n for n in near if n not in cpus]
-        cpus.append(placer.take(pool, link.node, exclusive=False))
+        cpus.append(placer.take(free, link.node, exclusive=False))
+        free.remove(cpus[-1])
     return tuple(cpus)
 
 

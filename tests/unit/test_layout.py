@@ -141,6 +141,12 @@ def test_rps_auto_gives_queues_disjoint_cpus() -> None:
     assert found == {"eth0/rx0": "0,3-4", "eth0/rx1": "5-7"}
 
 
+def test_rps_auto_keeps_queues_apart_beside_a_device_that_takes_all() -> None:
+    start = host(simhost.link(queues=1), SECOND)
+    found = planned(start, "rps-cpus", rps="auto", irq_cpus="auto")
+    assert len({found[f"eth1/rx{n}"] for n in range(4)}) == 4
+
+
 def test_rps_auto_is_off_where_queues_reach_every_cpu() -> None:
     plan = decide(host(cpus=simhost.topology(4)), asked(rps="auto"))
     assert set(values(plan, "rps-cpus").values()) == {"off"}

@@ -128,8 +128,10 @@ def test_removal_switches_off_a_profile_in_use(host: Host, active: str) -> None:
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
 
 
-def test_removal_knows_a_section_by_its_type(host: Host) -> None:
-    host.profile("typed", "[storage_lane]\ntype = napi\n", "etc")
+@pytest.mark.parametrize("kind", ["napi", "irq_layout", "flow_steering"])
+@pytest.mark.parametrize("text", ["[{}]\n", "[storage_lane]\ntype = {} \n"])
+def test_removal_knows_every_kind_of_section(host: Host, kind: str, text: str) -> None:
+    host.profile("typed", text.format(kind), "etc")
     host.activate("typed")
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
 

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The profiles net-forwarding and net-vm-host: whole without variables files, each line explained.
+
+net-low-latency has a file of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rxlane import policy
+from rxlane.decide import decide
+from rxlane.model import Capabilities, Plan
+from rxlane.sections import Policy
+from unit import simhost
+
+PROFILES = Path(__file__).resolve().parents[2] / "tuned-profiles"
+NAMES = ("net-forwarding", "net-vm-host")
+LEFT_OUT = {  # options that a profile does not set
+    "net-forwarding": {"busy_read", "busy_poll"},
+    "net-vm-host": {
+        *("thread_policy", "thread_priority", "defer_hard_irqs", "gro_flush_timeout"),
+        *("irq_suspend_timeout", "allow_realtime_cpu0", "rfs", "xps"),
+        *("netdev_max_backlog", "busy_read", "busy_poll"),
+    },
+}
+
+
+def parsed(text: str) -> ConfigParser:
+    """Configured as tuned.profiles.loader and tuned.profiles.variables do."""
+    found = ConfigParser(delimiters=("="), inline_comment_prefixes=("#"), strict=False)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read_string(text)
+    return found
+
+
+def profile(name: str) -> ConfigParser:
+    return parsed((PROFILES / name / "tuned.conf").read_text())
+
+
+def variables_text(name: str) -> str:
+    return (PROFILES / name / f"{name}-variables.conf").read_text()
+
+
+def defaults(name: str) -> dict[str, str]:
+    found = dict(profile(name).items("variables", raw=True))
+    assert found.pop("include") == f"/etc/tuned/{name}-variables.conf"
+    return found
+
+
+def sections(name: str) -> dict[str, dict[str, str]]:
+    found = profile(name)
+    kinds = [kind for kind in found.sections() if kind not in ("main", "variables")]
+    assert set(kinds) <= set(policy.KINDS)
+    return {kind: dict(found.items(kind, raw=True)) for kind in kinds}
+
+
+def wanted(name: str, values: dict[str, str]) -> Policy:
+    return policy.parse(
+        policy.Given(
+            kind,
+            kind,
+            (),
+            {o: re.sub(r"\$\{(\w+)\}", lambda m: values[m[1]], v) for o, v in options.items()},
+        )
+        for kind, options in sections(name).items()
+    )
+
+
+def after(plan: Plan) -> dict[str, object]:
+    return {str(c.target): c.after for c in (*plan.changes, *plan.holds)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_file_repeats_the_defaults(name: str) -> None:
+    given = dict(parsed("[x]\n" + variables_text(name)).items("x", raw=True))
+    assert given == defaults(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_known_and_set_or_left_out(name: str) -> None:
+    for kind, options in sections(name).items():
+        assert set(policy.names(kind)) - set(options) == LEFT_OUT[name] & set(policy.names(kind))
+        assert set(options) <= set(policy.names(kind))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_parent(name: str) -> None:
+    assert "include" not in profile(name)["main"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+@pytest.mark.parametrize("kernel", [simhost.STOCK, simhost.THREADED, simhost.BUSY_POLL])
+def test_it_plans_on_any_host(name: str, cpus: int, kernel: Capabilities) -> None:
+    one = simhost.link("eth1", 1, ifindex=3, base=9000, kernel=kernel)
+    host = simhost.snapshot(
+        simhost.link(kernel=kernel), one, cpus=simhost.topology(cpus), capabilities=kernel
+    )
+    plan = decide(simhost.whole(host), wanted(name, defaults(name)))
+    assert {c.target.device for c in (*plan.changes, *plan.holds)} >= {"eth0", "eth1"}
+
+
+def test_forwarding() -> None:
+    """Interrupts apart, RPS where queues are few, no flow tables."""
+    links = (simhost.link(node=0), simhost.link("eth1", 1, ifindex=3, base=9000, node=1))
+    host = simhost.whole(simhost.snapshot(*links, cpus=simhost.topology(8, nodes=2)))
+    plan = after(decide(host, wanted("net-forwarding", defaults("net-forwarding"))))
+    assert {plan[f"eth0/rx{n}/irq-cpus"] for n in range(4)} <= {"1", "2", "3"}
+    assert plan["eth1/rx0/irq-cpus"] == "4"
+    assert plan["eth0/rx0/rps-cpus"] == "off" and plan["eth1/rx0/rps-cpus"] == "5-7"
+    assert plan["eth0/rx3/rps-flow-cnt"] == 0 and plan["net.core.netdev_max_backlog"] == 4096
+    assert "net.core.rps_sock_flow_entries" not in plan
+
+
+def test_forwarding_for_services_of_the_host() -> None:
+    values = defaults("net-forwarding") | {"forwarding_rfs": "auto"}
+    plan = after(decide(simhost.whole(simhost.snapshot()), wanted("net-forwarding", values)))
+    assert plan["net.core.rps_sock_flow_entries"] == 32768
+    assert plan["eth0/rx3/rps-flow-cnt"] == 8192
+
+
+def test_vm_host_with_the_cpus_of_the_comments() -> None:
+    """Threads may run on all of the host's CPUs and nowhere else."""
+    hinted = dict(re.findall(r"^#     (vm_\w+)=(.*)$", variables_text("net-vm-host"), re.M))
+    assert hinted == {
+        "vm_host_cpus": "0-3",
+        "vm_host_spread": "all",
+        "vm_host_irq_cpus": "0-3",
+        "vm_host_rps": "off",
+    }
+    found = wanted("net-vm-host", defaults("net-vm-host") | hinted)
+    plan = after(decide(simhost.whole(simhost.snapshot()), found))
+    for queue in range(4):
+        assert plan[f"eth0/rx{queue}/thread-cpus"] == "0-3"
+        assert plan[f"eth0/rx{queue}/thread-sched"] == "other:0"
+        assert plan[f"eth0/rx{queue}/irq-cpus"] == str(queue)
+
+
+def test_a_tap_is_reported_and_fails_nothing() -> None:
+    tap = simhost.link("tap0", 1, ifindex=9, physical=False)
+    tap = replace(tap, napis=(), queues=())
+    rows = [policy.Given("napi", "taps", ("tap0",), {"threaded": "on"})]
+    plan = decide(simhost.snapshot(simhost.link(), tap), policy.parse(rows))
+    assert plan.changes == () and "no NAPI instances" in str(plan.skips[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_has_a_comment_above_it(name: str) -> None:
+    text = (PROFILES / name / "tuned.conf").read_text()
+    tuning = text[text.index("\n[", text.index("[variables]")) :]
+    for lines in (tuning.splitlines(), variables_text(name).splitlines()):
+        for before, line in zip(["", *lines], lines, strict=False):
+            if "=" in line and not line.startswith("#"):
+                assert before.startswith("#"), line
