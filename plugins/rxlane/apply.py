@@ -90,9 +90,12 @@ def apply(
         written = 0
         try:
             for _ in range(ROUNDS):
-                before = kernel.observe()
+                journal = store.load()
+                entries = journal.entries if journal else ()
+                steered = bool(policy.steering) or _steer(e.item for e in entries)
+                before = kernel.observe(steered=steered)
                 plan = decide(before, policy)
-                carried = carry(store.load(), plan, before, scope)
+                carried = carry(journal, plan, before, scope)
                 kept = len(refused)
                 _write(kernel, store, carried, before, undo, refused)
                 written += len(carried.changes) - len(refused) + kept
@@ -103,6 +106,11 @@ def apply(
                 _undo(kernel, store, old, undo, error)
             raise
         return Applied(_without(plan, refused), written, notes, frozenset(refused))
+
+
+def _steer(items: Iterable[str]) -> bool:
+    """True when any of these settings is about steering, whose reading costs most."""
+    return any(item in STEERING_ITEMS for item in items)
 
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
@@ -133,7 +141,7 @@ def _write(
         phase = [c for c in carried.changes if c.target.item in items]
         if not phase:
             continue
-        view = View.of(kernel.observe(devices))
+        view = View.of(kernel.observe(devices, _steer(items)))
         optional = {t for t in carried.optional if view.read(t) is None}
         phase = [c for c in phase if c.target not in optional]
         born = _births(phase, view)
@@ -246,7 +254,8 @@ def _link(view: View, device: str) -> Link:
 
 
 def _read_back(kernel: Kernel, devices: Collection[str], phase: Iterable[Change]) -> None:
-    view = View.of(kernel.observe(devices))
+    steered = _steer(c.target.item for c in phase)
+    view = View.of(kernel.observe(devices, steered))
     for change in phase:
         found = view.read(change.target)
         if found != change.after:
@@ -286,8 +295,10 @@ def put_back(kernel: Kernel, values: dict[Target, Value]) -> tuple[int, list[str
     devices = {t.device for t in values}
     written, failed = 0, []
     for items in PHASES:
-        view = View.of(kernel.observe(devices))
         due = [(t, v) for t, v in values.items() if t.item in items]
+        if not due:
+            continue
+        view = View.of(kernel.observe(devices, _steer(items)))
         due = [(t, v) for t, v in due if view.read(t) not in (None, v)]
         for _, group in groupby(sorted(due, key=_group), key=_group):
             wanted = list(group)
@@ -315,7 +326,7 @@ def rollback(
         journal, notes = load_current(kernel, store)
         if journal is None:
             return RolledBack(0, (), notes)
-        before = kernel.observe()
+        before = kernel.observe(steered=False)
         here = renamed(journal.entries, before.links)
         mine = [
             e
@@ -324,7 +335,8 @@ def rollback(
         ]
         goal = {e.target: e.before for e in mine if e.before is not None}
         written, failed = put_back(kernel, goal)
-        waiting = _waiting(kernel.observe(), mine)
+        steered = _steer(e.item for e in mine)
+        waiting = _waiting(kernel.observe(steered=steered), mine)
         others = set(here).difference(mine)
         kept = tuple(e for e in here if e in others or e.target in waiting)
         _keep(store, journal, kept)

@@ -51,7 +51,7 @@ Values = Mapping[str, Value]
 class Kernel(Protocol):
     """What apply() needs; tests put a simulated host in its place."""
 
-    def observe(self, names: Collection[str] | None = None) -> Snapshot: ...
+    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot: ...
 
     def write_napi(self, napi_id: int, values: Values) -> None: ...
 
@@ -82,10 +82,10 @@ class Linux:
     def boot_id(self) -> str:
         return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
 
-    def observe(self, names: Collection[str] | None = None) -> Snapshot:
+    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot:
         # CPUs are read each time: a long-lived daemon sees them come and go.
         cpus = observe.topology(self._sysfs)
-        return observe.observe(self._sysfs, self._netdev, self._capabilities, cpus, names)
+        return observe.observe(self._sysfs, self._netdev, self._capabilities, cpus, names, steered)
 
     def write_napi(self, napi_id: int, values: Values) -> None:
         """Set any of NAPI_ITEMS on one NAPI with a single message."""

@@ -159,6 +159,10 @@ def steering(sysfs: Sysfs, device: str, queue: Queue) -> Queue:
     )
 
 
+def _with_steering(sysfs: Sysfs, link: Link) -> Link:
+    return replace(link, queues=tuple(steering(sysfs, link.name, q) for q in link.queues))
+
+
 def sysctl_file(name: str) -> str:
     return f"proc/sys/{name.replace('.', '/')}"
 
@@ -196,7 +200,7 @@ def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[Queu
         defer_hard_irqs=sysfs.number(f"{base}/napi_defer_hard_irqs"),
         gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
         napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
-        queues=tuple(steering(sysfs, row.name, queue) for queue in queues),
+        queues=queues,
     )
 
 
@@ -224,8 +228,12 @@ def observe(
     capabilities: Capabilities,
     cpus: Topology,
     names: Collection[str] | None = None,
+    steered: bool = True,
 ) -> Snapshot:
-    """Read the links called names (all when None) with everything that belongs to them."""
+    """Read the links called names (all when None) with everything that belongs to them.
+
+    steered: also RPS, RFS and XPS, which are four files for each pair of queues.
+    """
     rows = [r for r in netlink.links() if names is None or r.name in names]
     napis: dict[int, list[Napi]] = {}
     for ifindex, napi in netdev.napis():
@@ -236,6 +244,8 @@ def observe(
     links = tuple(
         _link(sysfs, r, napis.get(r.ifindex, []), queues.get(r.ifindex, [])) for r in rows
     )
+    if steered:
+        links = tuple(_with_steering(sysfs, link) for link in links)
     numbers = sorted({q.irq for link in links for q in link.queues if q.irq is not None})
     notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
     return Snapshot(

@@ -10,6 +10,7 @@ from typing import Any
 from rxlane import cpulist
 from rxlane.codec import to_plain
 from rxlane.model import (
+    HOST,
     REALTIME,
     WHOLE,
     Change,
@@ -320,7 +321,7 @@ def _plain_change(change: Change) -> dict[str, Any]:
     target = change.target
     queue = None if target.queue == WHOLE else target.queue
     return {
-        "device": target.device,
+        "device": None if target.device == HOST else target.device,
         "queue": queue,
         "setting": target.item,
         "before": change.before,

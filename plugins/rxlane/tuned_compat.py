@@ -138,8 +138,9 @@ class Adapter:
         kind: report only the settings of this kind of section.
         """
         try:
-            snapshot = self._open_kernel().observe()
-            plan = decide(snapshot, _policy(rows))
+            policy = _policy(rows)
+            snapshot = self._open_kernel().observe(steered=bool(policy.steering))
+            plan = decide(snapshot, policy)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         view = View.of(snapshot)

@@ -163,8 +163,10 @@ class SimHost:
     def boot_id(self) -> str:
         return self.boot
 
-    def observe(self, names: Collection[str] | None = None) -> Snapshot:
+    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot:
         links = tuple(li for n, li in self.links.items() if names is None or n in names)
+        if not steered:
+            links = tuple(_unsteered(li) for li in links)
         pids = {n.pid for li in links for n in li.napis}
         threads = tuple(t for p, t in sorted(self.threads.items()) if p in pids)
         return Snapshot(
@@ -324,6 +326,11 @@ def _with_timer(napi: Napi, item: str, value: int) -> Napi:
     if item == "gro-flush-timeout":
         return replace(napi, gro_flush_timeout=value)
     return replace(napi, irq_suspend_timeout=value)
+
+
+def _unsteered(link: Link) -> Link:
+    nothing: dict[str, Any] = dict.fromkeys(("rps_cpus", "rps_flow_cnt", "xps_cpus", "xps_rxqs"))
+    return replace(link, queues=tuple(replace(q, **nothing) for q in link.queues))
 
 
 def _steered(item: str, value: int | str) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from rxlane import codec, policy, show
 from rxlane.decide import decide
-from rxlane.model import Plan, Snapshot
+from rxlane.model import PHASES, Plan, Snapshot
 from rxlane.revert import revert
 from rxlane.settings import View
 
@@ -50,8 +50,9 @@ def test_revert_names_every_original(name: str) -> None:
     undone = {c.target: c.after for c in revert(plan, snapshot).changes}
     had = {c.target: view.read(c.target) for c in plan.changes}
     assert undone == {target: value for target, value in had.items() if value is not None}
-    items = [c.target.item.startswith("thread-") for c in revert(plan, snapshot).changes]
-    assert items == sorted(items)
+    items = [c.target.item for c in revert(plan, snapshot).changes]
+    phases = [next(n for n, phase in enumerate(PHASES) if item in phase) for item in items]
+    assert phases == sorted(phases)
 
 
 @pytest.mark.parametrize("name", NAMES)
