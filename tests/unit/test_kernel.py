@@ -44,9 +44,10 @@ def held(linux: Linux, name: str) -> str | None:
 
 
 def test_queue_files(linux: Linux) -> None:
-    values = {"rps-cpus": "2-3,33", "rps-flow-cnt": 4096, "xps-cpus": "off", "xps-rxqs": "1"}
+    steering: dict[str, int | str] = {"rps-cpus": "2-3,33", "rps-flow-cnt": 4096}
+    values = steering | {"xps-cpus": "off", "xps-rxqs": "1"}
     linux.write_queue(simhost.link(), 1, values)
-    assert held(linux, f"{QUEUES}/rx-1/rps_cpus") == "2,0000000c"
+    assert held(linux, f"{QUEUES}/rx-1/rps_cpus") == "00000002,0000000c"
     assert held(linux, f"{QUEUES}/rx-1/rps_flow_cnt") == "4096"
     assert held(linux, f"{QUEUES}/tx-1/xps_cpus") == "0"
     assert held(linux, f"{QUEUES}/tx-1/xps_rxqs") == "2"
