@@ -96,9 +96,9 @@ def apply(
                 before = kernel.observe(steered=steered)
                 plan = decide(before, policy)
                 carried = carry(journal, plan, before, scope)
-                kept = len(refused)
-                _write(kernel, store, carried, before, undo, refused)
-                written += len(carried.changes) - len(refused) + kept
+                now = _write(kernel, store, carried, before, undo)
+                refused |= now
+                written += len(carried.changes) - len(now)
                 if not carried.returns:
                     break
         except (RxlaneError, OSError) as error:
@@ -125,12 +125,12 @@ def _write(
     carried: Carried,
     before: Snapshot,
     undo: dict[Target, Value],
-    refused: dict[Target, str],
-) -> None:
+) -> dict[Target, str]:
     """Write one round; undo collects what must be put back, the first value of each counts.
 
-    refused collects the interrupts that cannot be moved, with the reason.
+    Returns the interrupts that cannot be moved, with the reason.
     """
+    refused: dict[Target, str] = {}
     boot, entries = kernel.boot_id(), carried.entries
     journal = store.load()
     if entries and (journal is None or journal.entries != entries):
@@ -156,6 +156,7 @@ def _write(
             entries = tuple(replace(e, after=None) if e.target in now else e for e in entries)
             store.save(Journal(boot, entries))
         _read_back(kernel, devices, [c for c in phase if c.target not in now])
+    return refused
 
 
 def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:
