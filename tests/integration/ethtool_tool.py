@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``ethtool`` 6.1 as apt serves its source, with our patch; kept in the cache by hash."""
+
+import os
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+from iproute2_tool import NoSource, source_options
+
+from lab import apt
+from lab.cache import built, digest
+from lab.paths import TREE, cache
+from lab.progress import StepFailed, step, tool
+
+PATCHES = TREE / "ethtool-patches"
+PATCH = PATCHES / "0001-ethtool-show-and-set-NAPI-instances.patch"
+FUZZER = PATCHES / "tests" / "fuzz-napi.c"
+SUITE = "bookworm"
+SANITIZE = ("-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1")
+WARN = ("-Wall", "-Wextra", "-Werror")
+
+
+@lru_cache
+def tarball() -> Path:
+    home = cache("sources")
+    if not list(home.glob("ethtool_*.orig.tar.*")):
+        with step("downloading the source of ethtool"):
+            tool(
+                ["apt-get", *source_options(), "-q", "--only-source", "-t", SUITE, "--tar-only",
+                 "--download-only", "source", "ethtool"],
+                env=apt.state(), cwd=home,
+            )  # fmt: skip
+    for known in sorted(home.glob("ethtool_*.orig.tar.*")):
+        return known
+    raise NoSource(f"apt downloaded no tarball of ethtool from {SUITE}")
+
+
+def unpack(folder: Path) -> Path:
+    """The patched source below ``folder``; the patch must apply without fuzz."""
+    tool(["tar", "-xf", tarball(), "-C", folder])
+    tree = next(path for path in folder.iterdir() if path.name.startswith("ethtool-"))
+    shown = tool(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", PATCH], cwd=tree)
+    if "fuzz" in shown:
+        raise StepFailed(f"{PATCH.name} applies to {tree.name} with fuzz only:\n{shown}")
+    return tree
+
+
+def compile_fuzzer(tree: Path, target: Path) -> None:
+    sources = [tree / "json_print.c", tree / "json_writer.c", tree / "netlink" / "msgbuff.c"]
+    tool(
+        ["gcc", *SANITIZE, "-D_GNU_SOURCE", "-DETHTOOL_ENABLE_NETLINK", *WARN, f"-I{tree}",
+         f"-I{tree}/uapi", f"-I{tree}/netlink", FUZZER, *sources, "-lmnl", "-o", target]
+    )  # fmt: skip
+
+
+def build(folder: Path) -> None:
+    tree = unpack(folder)
+    env = {**os.environ, "CCACHE_DIR": str(cache("ccache")), "CCACHE_NOHASHDIR": "1"}
+    with step(f"building {tree.name} with {PATCH.name}"):
+        tool(["autoreconf", "-fi"], cwd=tree, log=tree / "autoreconf.log")
+        tool(["./configure", "-q", "CC=ccache gcc"], cwd=tree, env=env)
+        jobs = f"-j{os.cpu_count() or 1}"
+        tool(["make", jobs, "ethtool"], cwd=tree, env=env, log=tree / "make.log")
+        tool(["make", jobs, "check"], cwd=tree, env=env, log=tree / "check.log")
+        for compiler in ("gcc", "clang"):
+            if shutil.which(compiler):
+                # internal.h itself has what clang calls a GNU extension
+                quiet = ["-Wno-gnu-variable-sized-type-not-at-end"] if compiler == "clang" else []
+                tool([compiler, *WARN, *quiet, "-DHAVE_CONFIG_H", "-I.", "-Iuapi", "-O2",
+                      "-D_POSIX_C_SOURCE=200809L", "-c", "netlink/napi.c", "-o", "napi.test.o"],
+                     cwd=tree)  # fmt: skip
+        compile_fuzzer(tree, folder / "fuzz-napi")
+    shutil.copy(tree / "ethtool", folder / "ethtool")
+    shutil.rmtree(tree)
+
+
+def ethtool() -> Path:
+    """The patched binary; its own ``make check`` passed when it was built."""
+    parts = [tarball().name, PATCH.read_text(), FUZZER.read_text()]
+    return built("ethtool", digest(parts), build) / "ethtool"
+
+
+def fuzzer() -> Path:
+    return ethtool().with_name("fuzz-napi")
