@@ -11,7 +11,7 @@ import ethtool_tool as tool
 import pytest
 from iproute2_space import Done, Space, checked, run, space
 
-from conftest import missing
+from conftest import missing, older_kernel
 
 INPUTS = 1_000_000
 QUEUES = 4
@@ -29,7 +29,7 @@ def host() -> Iterator[Space]:
     with space(f"rxlane-ethtool-{os.getpid()}", tool.ethtool()) as ns:
         ns.pair("v0", "v1", QUEUES)
         if any("threaded" not in napi for napi in ns.napis()["v0"]):
-            missing("the kernel of this machine does not have the mode of single NAPIs")
+            older_kernel("the kernel of this machine does not have the mode of single NAPIs")
         yield ns
 
 

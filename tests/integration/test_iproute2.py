@@ -20,7 +20,7 @@ import pytest
 from iproute2_schema import link_faults
 from iproute2_space import ENV, GRO, Done, Space, checked, run, space
 
-from conftest import missing
+from conftest import missing, older_kernel
 
 QUEUES = 4
 DEVICES = {"lo", "v0", "v1", "d0", "d1"}
@@ -52,7 +52,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Space]:
             ]
         )
         if "threaded" not in ready.napis()["v0"][0]:
-            missing("this machine's kernel has no threaded mode of single NAPIs")
+            older_kernel("this machine's kernel has no threaded mode of single NAPIs")
         yield ready
 
 
