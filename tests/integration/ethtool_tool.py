@@ -11,7 +11,7 @@ from iproute2_tool import NoSource, source_options
 from lab import apt
 from lab.cache import built, digest
 from lab.paths import TREE, cache
-from lab.progress import StepFailed, step, tool
+from lab.progress import StepFailed, say, step, tool
 
 PATCHES = TREE / "ethtool-patches"
 PATCH = PATCHES / "0001-ethtool-show-and-set-NAPI-instances.patch"
@@ -64,7 +64,9 @@ def build(folder: Path) -> None:
         tool(["make", jobs, "ethtool"], cwd=tree, env=env, log=tree / "make.log")
         tool(["make", jobs, "check"], cwd=tree, env=env, log=tree / "check.log")
         for compiler in ("gcc", "clang"):
-            if shutil.which(compiler):
+            if not shutil.which(compiler):
+                say(f"{compiler} is not installed: {PATCH.name} is not compiled with it")
+            else:
                 # internal.h itself has what clang calls a GNU extension
                 quiet = ["-Wno-gnu-variable-sized-type-not-at-end"] if compiler == "clang" else []
                 tool([compiler, *WARN, *quiet, "-DHAVE_CONFIG_H", "-I.", "-Iuapi", "-O2",
