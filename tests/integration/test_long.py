@@ -16,12 +16,13 @@ JOURNAL = "/var/lib/rxlane/journal.json"
 
 def some_policy(chance: random.Random) -> list[str]:
     """Options that are valid on the guest of 8 CPUs and 4 queues."""
+    policy = chance.choice(["other", "batch", "idle", ""])
     options = {
         "threaded": chance.choice(["on", "off", "on@1-", "on@0,2", "off@0,on@3"]),
         "management_queues": str(chance.randrange(3)),
         "thread_cpus": chance.choice(["auto", "2-5", "1,3,7", ""]),
-        "thread_policy": chance.choice(["other", "batch", "idle", ""]),
-        "thread_nice": chance.choice(["", "0"]),
+        "thread_policy": policy,
+        "thread_nice": "" if policy == "idle" else chance.choice(["", "0", "10", "-5"]),
         "defer_hard_irqs": chance.choice(["", "0", str(chance.randrange(1000))]),
         "gro_flush_timeout": chance.choice(["", "0", str(chance.randrange(10**6))]),
     }
@@ -34,7 +35,7 @@ def test_random_policies(guest: Host) -> None:
     before = guest.settings()
     for round_ in range(POLICIES):
         policy = some_policy(chance)
-        guest.run("rxlane", "apply", *policy)
+        guest.run("rxlane", "apply", *policy, guest.vm.nic)
         guest.run("rxlane", "verify")
         guest.run("rxlane", "rollback")
         after = differing(before, guest.settings())
