@@ -3,47 +3,24 @@
 
 import os
 import shutil
-from functools import lru_cache
 from pathlib import Path
 
-from iproute2_tool import NoSource, source_options
+import source_package
 
-from lab import apt
 from lab.cache import built, digest
 from lab.paths import TREE, cache
-from lab.progress import StepFailed, say, step, tool
+from lab.progress import say, step, tool
 
 PATCHES = TREE / "ethtool-patches"
 PATCH = PATCHES / "0001-ethtool-show-and-set-NAPI-instances.patch"
 FUZZER = PATCHES / "tests" / "fuzz-napi.c"
-SUITE = "bookworm"
+VERSION, SUITE = "6.1", "bookworm"
 SANITIZE = ("-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1")
 WARN = ("-Wall", "-Wextra", "-Werror")
 
 
-@lru_cache
 def tarball() -> Path:
-    home = cache("sources")
-    if not list(home.glob("ethtool_*.orig.tar.*")):
-        with step("downloading the source of ethtool"):
-            tool(
-                ["apt-get", *source_options(), "-q", "--only-source", "-t", SUITE, "--tar-only",
-                 "--download-only", "source", "ethtool"],
-                env=apt.state(), cwd=home,
-            )  # fmt: skip
-    for known in sorted(home.glob("ethtool_*.orig.tar.*")):
-        return known
-    raise NoSource(f"apt downloaded no tarball of ethtool from {SUITE}")
-
-
-def unpack(folder: Path) -> Path:
-    """The patched source below ``folder``; the patch must apply without fuzz."""
-    tool(["tar", "-xf", tarball(), "-C", folder])
-    tree = next(path for path in folder.iterdir() if path.name.startswith("ethtool-"))
-    shown = tool(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", PATCH], cwd=tree)
-    if "fuzz" in shown:
-        raise StepFailed(f"{PATCH.name} applies to {tree.name} with fuzz only:\n{shown}")
-    return tree
+    return source_package.tarball("ethtool", VERSION, SUITE)
 
 
 def compile_fuzzer(tree: Path, target: Path) -> None:
@@ -55,7 +32,7 @@ def compile_fuzzer(tree: Path, target: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    tree = unpack(folder)
+    tree = source_package.unpack(tarball(), folder, PATCH)
     env = {**os.environ, "CCACHE_DIR": str(cache("ccache")), "CCACHE_NOHASHDIR": "1"}
     with step(f"building {tree.name} with {PATCH.name}"):
         tool(["autoreconf", "-fi"], cwd=tree, log=tree / "autoreconf.log")

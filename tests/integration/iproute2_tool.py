@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``ip`` of iproute2 as apt serves its source, without and with our patch.
 
-Kept in the cache by the hash of source, patch, harness and compiler. The source is fetched by
-the lab's private apt state, with package lists of its own, because that state reads no sources.
+Kept in the cache by the hash of source, patch, harness and compiler.
 """
 
 import os
 import shutil
-from functools import lru_cache
 from pathlib import Path
 
-from lab import apt
+import source_package
+
 from lab.cache import built, digest
 from lab.paths import TREE, cache
-from lab.progress import StepFailed, say, step, tool
+from lab.progress import step, tool
 
 PATCHES = TREE / "iproute2-patches"
 PATCH = PATCHES / "0001-ip-link-set-and-show-threaded-NAPI.patch"
@@ -31,77 +30,12 @@ COMPILERS = {
 }
 
 
-class NoSource(Exception):
-    """apt does not serve the source of this release."""
-
-
-@lru_cache
-def source_options() -> tuple[str, ...]:
-    """Options of apt with which it knows the sources of SUITES, with lists of their own."""
-    home = cache("apt", "sources")
-    (home / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-    mirror = apt.mirrors()["Debian"]
-    wanted = "".join(
-        f"deb-src [signed-by={apt.KEYRING}] {mirror} {suite} main\n"
-        for suite in dict.fromkeys(SUITES.values())
-    )
-    listed = home / "sources.list"
-    options = (
-        "-o", f"Dir::Etc::sourcelist={listed}",
-        "-o", "Dir::Etc::sourceparts=/dev/null",
-        "-o", f"Dir::State::lists={home}/lists",
-        "-o", f"Dir::Cache={home}",
-    )  # fmt: skip
-    if not listed.exists() or listed.read_text() != wanted:
-        listed.write_text(wanted)
-        with step("reading the source lists of Debian's releases"):
-            tool(["apt-get", *options, "-q", "update"], env=apt.state())
-    return options
-
-
-def served(suite: str) -> str:
-    """The newest upstream version of iproute2's source in a release."""
-    shown = tool(
-        ["apt-get", *source_options(), "-qq", "--print-uris", "--only-source", "-t", suite,
-         "--tar-only", "source", "iproute2"],
-        env=apt.state(),
-    )  # fmt: skip
-    for word in shown.split():
-        if word.startswith("iproute2_") and ".orig.tar." in word:
-            return word.removeprefix("iproute2_").split(".orig.tar.")[0]
-    raise NoSource(f"apt offers no source of iproute2 in {suite}")
-
-
-@lru_cache
 def tarball(version: str) -> Path:
-    """The upstream tarball of ``version``, or of what its release has moved to, and says so."""
-    home = cache("sources")
-    for known in home.glob(f"iproute2_{version}.orig.tar.*"):
-        return known
-    suite = SUITES[version]
-    there = served(suite)
-    if there != version:
-        say(f"iproute2 {version} is no longer in {suite}; falling forward to {there}")
-    with step(f"downloading the source of iproute2 {there}"):
-        tool(
-            ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--tar-only",
-             "--download-only", "source", "iproute2"],
-            env=apt.state(), cwd=home,
-        )  # fmt: skip
-    for known in home.glob(f"iproute2_{there}.orig.tar.*"):
-        return known
-    raise NoSource(f"apt downloaded no tarball of iproute2 {there}")
+    return source_package.tarball("iproute2", version, SUITES[version])
 
 
 def unpack(version: str, folder: Path, patched: bool) -> Path:
-    """The source below ``folder``; the patch must apply without fuzz."""
-    tool(["tar", "-xf", tarball(version), "-C", folder])
-    tree = next(path for path in folder.iterdir() if path.name.startswith("iproute2-"))
-    if patched:
-        shown = tool(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", PATCH], cwd=tree)
-        if "fuzz" in shown:
-            raise StepFailed(f"{PATCH.name} applies to {tree.name} with fuzz only:\n{shown}")
-    return tree
+    return source_package.unpack(tarball(version), folder, PATCH if patched else None)
 
 
 def make(tree: Path, compiler: tuple[str, ...], *words: str) -> None:

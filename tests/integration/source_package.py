@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Upstream tarballs of source packages that apt serves, and our patches on them.
+
+Fetched by the lab's private apt state, with package lists of its own, because that state reads no
+sources.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from lab import apt
+from lab.paths import cache
+from lab.progress import StepFailed, say, step, tool
+
+# The releases that the sources below are taken from.
+SUITES = ("bookworm", "forky")
+
+
+class NoSource(Exception):
+    """apt does not serve the source of this release."""
+
+
+@lru_cache
+def source_options() -> tuple[str, ...]:
+    """Options of apt with which it knows the sources of SUITES, with lists of their own."""
+    home = cache("apt", "sources")
+    (home / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    mirror = apt.mirrors()["Debian"]
+    wanted = "".join(
+        f"deb-src [signed-by={apt.KEYRING}] {mirror} {suite} main\n" for suite in SUITES
+    )
+    listed = home / "sources.list"
+    options = (
+        "-o", f"Dir::Etc::sourcelist={listed}",
+        "-o", "Dir::Etc::sourceparts=/dev/null",
+        "-o", f"Dir::State::lists={home}/lists",
+        "-o", f"Dir::Cache={home}",
+    )  # fmt: skip
+    if not listed.exists() or listed.read_text() != wanted:
+        listed.write_text(wanted)
+        with step("reading the source lists of Debian's releases"):
+            tool(["apt-get", *options, "-q", "update"], env=apt.state())
+    return options
+
+
+def served(package: str, suite: str) -> str:
+    """The newest upstream version of a package's source in a release."""
+    shown = tool(
+        ["apt-get", *source_options(), "-qq", "--print-uris", "--only-source", "-t", suite,
+         "--tar-only", "source", package],
+        env=apt.state(),
+    )  # fmt: skip
+    for word in shown.split():
+        if word.startswith(f"{package}_") and ".orig.tar." in word:
+            return word.removeprefix(f"{package}_").split(".orig.tar.")[0]
+    raise NoSource(f"apt offers no source of {package} in {suite}")
+
+
+@lru_cache
+def tarball(package: str, version: str, suite: str) -> Path:
+    """The upstream tarball of ``version``, or of what its release has moved to, and says so."""
+    home = cache("sources")
+    for known in home.glob(f"{package}_{version}.orig.tar.*"):
+        return known
+    there = served(package, suite)
+    if there != version:
+        say(f"{package} {version} is no longer in {suite}; falling forward to {there}")
+    with step(f"downloading the source of {package} {there}"):
+        tool(
+            ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--tar-only",
+             "--download-only", "source", package],
+            env=apt.state(), cwd=home,
+        )  # fmt: skip
+    for known in home.glob(f"{package}_{there}.orig.tar.*"):
+        return known
+    raise NoSource(f"apt downloaded no tarball of {package} {there}")
+
+
+def unpack(source: Path, folder: Path, patch: Path | None) -> Path:
+    """The source below ``folder``; the patch must apply without fuzz."""
+    tool(["tar", "-xf", source, "-C", folder])
+    package = source.name.partition("_")[0]
+    tree = next(path for path in folder.iterdir() if path.name.startswith(f"{package}-"))
+    if patch is not None:
+        shown = tool(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", patch], cwd=tree)
+        if "fuzz" in shown:
+            raise StepFailed(f"{patch.name} applies to {tree.name} with fuzz only:\n{shown}")
+    return tree
