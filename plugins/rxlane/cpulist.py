@@ -87,10 +87,9 @@ def parse_mask(text: str) -> tuple[int, ...]:
 def render_mask(numbers: Iterable[int]) -> str:
     """Return the mask that the kernel takes; 0 for none."""
     digits = f"{sum(1 << n for n in set(numbers)):x}"
-    digits = digits.zfill(-(-len(digits) // 8) * 8) if len(digits) > 8 else digits
-    cut = len(digits) % 8
-    groups = [digits[:cut]] if cut else []
-    return ",".join(groups + [digits[i : i + 8] for i in range(cut, len(digits), 8)])
+    if len(digits) > 8:
+        digits = digits.zfill(-(-len(digits) // 8) * 8)
+    return ",".join(digits[i : i + 8] for i in range(0, len(digits), 8))
 
 
 Span = tuple[int, int | None]

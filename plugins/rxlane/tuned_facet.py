@@ -31,10 +31,8 @@ class Joint:
         self._facets[kind] = rows
 
     def _rows(self) -> tuple[Row, ...]:
-        return tuple(row for kind in policy.KINDS if kind in self._facets for row in self._of(kind))
-
-    def _of(self, kind: str) -> tuple[Row, ...]:
-        return self._facets[kind]()
+        facets = (self._facets[kind] for kind in policy.KINDS if kind in self._facets)
+        return tuple(row for rows in facets for row in rows())
 
     def apply(self, kind: str, name: str) -> Report | None:
         """Write the plan of all facets; None when that is done already."""
