@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings
+from demo_story import dormant
 from lab.vm import CommandFailed
 
 PROFILE = "net-low-latency"
@@ -24,10 +25,8 @@ def differing(before: Settings, after: Settings) -> dict[str, tuple[object, obje
 
 def not_restored(host: Host, before: Settings) -> dict[str, tuple[object, object]]:
     """What differs from ``before``, but for the sleeping threads that stock 6.12 never ends."""
-    found = differing(before, host.settings())
-    if host.kernel != DEBIAN_612:
-        return found
-    return {key: pair for key, pair in found.items() if pair[0] is not None or "/thread" not in key}
+    after = host.settings()
+    return differing(before, dormant(before, after) if host.kernel == DEBIAN_612 else after)
 
 
 def thread_pids(host: Host) -> dict[int, int]:
