@@ -25,8 +25,6 @@ CPUS, QUEUES = 4, 4
 # igb takes a receive queue a CPU, at most 8; from 5 on a vector and a NAPI serve a pair of queues.
 IGB_PAIRED = 8
 NETDEVSIM = "/sys/bus/netdevsim"
-# Spread over a second, so that a thread that went to sleep has to be woken again and again.
-PING = ("ping", "-q", "-c", "20", "-i", "0.05", "-W", "10")
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def check_threads(machine: Machine, kind: str) -> None:
     if kind not in NICS:
         return
     woken = wakeups(machine, pids)
-    machine.host.vm.host([*PING, NICS[kind][1].partition("/")[0]])
+    machine.host.vm.ping(kind)
     assert wakeups(machine, pids) >= woken + 20, "the packets were not polled by these threads"
 
 

@@ -35,7 +35,7 @@ def test_devices(guest: Host) -> None:
 
 @pytest.mark.kernels(OURS)
 def test_traffic_reaches_the_guest(guest: Host) -> None:
-    guest.vm.host(["ping", "-c", "3", "-W", "5", "10.77.0.2"])
+    guest.vm.ping(count=3)
 
 
 @pytest.mark.kernels(OURS)

@@ -5,13 +5,12 @@ And a real-time poller whose CPU goes offline is an ordinary task until that CPU
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import OURS, Host
+from conftest import OURS, Host, flavour
 
 SCRIPTS = Path(__file__).parent / "guest"
 # [policy, priority, nice]; the script gives one CPU as well.
@@ -19,7 +18,7 @@ GIVEN = {"batch": [3, 0, -7], "fifo": [1, 40, 0], "other": [0, 0, 0]}
 NORMAL = [0, 0, 0]
 
 # Debug kernels under emulation take minutes for what takes others seconds.
-PATIENCE = 600 if os.environ.get("RXLANE_FLAVOUR", "fast") == "debug" else 120
+PATIENCE = 900 if "debug" in flavour(OURS) else 300
 
 Seen = dict[str, Any]
 

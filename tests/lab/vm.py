@@ -23,13 +23,15 @@ from lab.net import Network
 from lab.paths import BUILD
 from lab.progress import say, step
 from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
-from lab.rootfs import root_image, share_image
+from lab.rootfs import NICS, root_image, share_image
 from lab.splat import emulation_race, splats
 
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
 BOOT_S = {"kvm": 90.0, "tcg": 900.0}
 CONSOLE_TAIL = 30
+# After a link change networkd takes the addresses away and gives them anew, when it gets to it.
+REACHED_S = 120.0
 # -no-reboot makes a guest that panics end; a reset of ours is to boot it again.
 QMP_RESET = (
     '{"execute": "qmp_capabilities"}',
@@ -171,6 +173,19 @@ class Guest:
         if check and done.rc != 0:
             raise CommandFailed(done)
         return done
+
+    def ping(self, nic: str = "virtio", count: int = 20) -> None:
+        """``count`` packets of an echo each way by a NIC of NICS, once the guest answers there.
+
+        They are spread, so that a thread that went to sleep has to be woken again and again.
+        Raises CommandFailed when none of them came back, or no answer came for REACHED_S.
+        """
+        address = NICS[nic][1].partition("/")[0]
+        end = time.monotonic() + REACHED_S
+        while self.host(["ping", "-q", "-c", "1", "-W", "5", address], check=False).rc != 0:
+            if time.monotonic() > end:
+                break
+        self.host(["ping", "-q", "-c", str(count), "-i", "0.05", "-W", "10", address])
 
     def popen(self, argv: list[str]) -> "subprocess.Popen[str]":
         """Starts a command on this machine, inside the guest's network namespace."""
