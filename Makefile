@@ -15,11 +15,12 @@ ARGS ?=
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
 	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs tests/gate
-# Preemption models beside those of `make check`, as KERNEL/FLAVOUR.
-VARIANTS := ours-6.12/none ours-6.12/preempt ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
+# Preemption models beside PREEMPT_DYNAMIC, which `make check` runs, as KERNEL/FLAVOUR.
+VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
 
 # What depends on how the kernel was built.
-KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py profile.py)
+KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
+	profile.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit lint debs kernel-tree kernel-refresh series integration check \

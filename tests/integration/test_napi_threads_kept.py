@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from conftest import OURS, Host, flavour
+from conftest import OURS, Host
 
 SCRIPTS = Path(__file__).parent / "guest"
 # [policy, priority, nice]; the script gives one CPU as well.
 GIVEN = {"batch": [3, 0, -7], "fifo": [1, 40, 0], "other": [0, 0, 0]}
 NORMAL = [0, 0, 0]
-
-# Debug kernels under emulation take minutes for what takes others seconds.
-PATIENCE = 900 if "debug" in flavour(OURS) else 300
 
 Seen = dict[str, Any]
 
@@ -27,7 +24,7 @@ Seen = dict[str, Any]
 def seen(guest: Host) -> Seen:
     for script in ("napi_contract.py", "napi_threads_kept.py"):
         guest.vm.put(SCRIPTS / script, f"/root/{script}")
-    done = guest.run("python3", "/root/napi_threads_kept.py", guest.vm.nic, timeout=PATIENCE)
+    done = guest.run("python3", "/root/napi_threads_kept.py", guest.vm.nic, timeout=300)
     found: Seen = json.loads(done.stdout)
     return found
 

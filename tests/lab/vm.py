@@ -30,6 +30,8 @@ from lab.splat import emulation_race, splats
 # cores Debian's own kernel, with its initrd, needs minutes.
 BOOT_S = {"kvm": 90.0, "tcg": 900.0}
 CONSOLE_TAIL = 30
+# What takes other kernels seconds takes an emulated debug kernel minutes.
+DEBUG_PATIENCE = 5
 # After a link change networkd takes the addresses away and gives them anew, when it gets to it.
 REACHED_S = 120.0
 # -no-reboot makes a guest that panics end; a reset of ours is to boot it again.
@@ -98,6 +100,7 @@ class Guest:
         self._qemu: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
         self._nic = ""
+        self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
 
     @property
     def netns(self) -> str:
@@ -134,10 +137,11 @@ class Guest:
         """Runs a command in the guest.
 
         Raises CommandFailed when it fails (and ``check``) or does not end within ``timeout``
-        seconds, GuestLost when the guest no longer answers.
+        seconds (DEBUG_PATIENCE times that on a debug kernel), GuestLost when the guest no longer
+        answers.
         """
         try:
-            done = self._live_agent().run([str(word) for word in argv], timeout)
+            done = self._live_agent().run([str(word) for word in argv], timeout * self._patience)
         except CommandTimeout as late:
             raise CommandFailed(Completed(tuple(argv), 124, "", str(late))) from late
         except AgentSilent as silent:
@@ -181,7 +185,7 @@ class Guest:
         Raises CommandFailed when none of them came back, or no answer came for REACHED_S.
         """
         address = NICS[nic][1].partition("/")[0]
-        end = time.monotonic() + REACHED_S
+        end = time.monotonic() + REACHED_S * self._patience
         while self.host(["ping", "-q", "-c", "1", "-W", "5", address], check=False).rc != 0:
             if time.monotonic() > end:
                 break
