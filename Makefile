@@ -23,7 +23,7 @@ KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threa
 	profile.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv unit lint debs kernel-tree kernel-refresh series integration check \
+.PHONY: help setup venv unit hosts lint debs kernel-tree kernel-refresh series integration check \
 	check-series check-debug check-long check-variants demo bench clean
 
 help: ## show this list
@@ -38,6 +38,9 @@ venv:
 
 unit: venv ## unit tests: no root, seconds
 	$(PYTHON) -m pytest tests/unit $(ARGS)
+
+hosts: venv ## write the fixture hosts' derived files anew; read the difference
+	$(PYTHON) -m unit.goldens
 
 lint: venv ## ruff and mypy --strict
 	$(PYTHON) -m ruff check .

@@ -1,45 +1,51 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Recorded and synthetic hosts: one folder each, with snapshot, policy, plan and revert.
-
-A new folder is a new case; no code is added. `python3 tests/unit/test_hosts.py NAME` writes plan
-and revert of a folder from its snapshot and policy, to be read before they are kept.
-"""
+"""Recorded and synthetic hosts (unit.goldens): each folder is a case, adding one adds no code."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from rxlane import codec, policy, show
-from rxlane.decide import decide
-from rxlane.model import PHASES, Plan, Snapshot
+from rxlane import codec, show
+from rxlane.model import PHASES, Snapshot
 from rxlane.revert import revert
 from rxlane.settings import View
+from unit import synthetic
+from unit.goldens import HOSTS, derived, load, names, recipe_text
 
-HOSTS = Path(__file__).parent / "hosts"
-NAMES = sorted(p.name for p in HOSTS.iterdir() if p.is_dir())
-
-
-def load(name: str) -> tuple[Snapshot, Plan]:
-    folder = HOSTS / name
-    snapshot = codec.loads(Snapshot, (folder / "snapshot.json").read_text(), name)
-    wanted = policy.from_plain(json.loads((folder / "policy.json").read_text()))
-    return snapshot, decide(snapshot, wanted)
+NAMES = names()
+SYNTHETIC = [name for name in NAMES if name.startswith("synthetic-")]
+FILES = {"snapshot.json", "policy.json", "plan.json", "revert.json"}
 
 
 def test_there_are_hosts() -> None:
-    assert len(NAMES) >= 4
+    assert len(NAMES) >= 16
+    assert all(name.startswith(("synthetic-", "recorded-")) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_is_whole(name: str) -> None:
+    own = {path.name for path in (HOSTS / name).iterdir()}
+    assert own - {"recipe.json", "sys.tar.xz"} == FILES
+    assert ("recipe.json" in own) == (name in SYNTHETIC)
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_a_synthetic_host_is_what_its_recipe_makes(name: str) -> None:
+    assert recipe_text(name) == (HOSTS / name / "snapshot.json").read_text()
+    assert json.loads((HOSTS / name / "recipe.json").read_text())["about"]
+
+
+def test_a_recipe_with_an_unknown_word() -> None:
+    with pytest.raises(KeyError, match="no colour"):
+        synthetic.snapshot({"links": [{"colour": "red"}]})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plan_and_revert(name: str) -> None:
-    snapshot, plan = load(name)
-    assert show.plan_json(plan) == (HOSTS / name / "plan.json").read_text()
-    expected = (HOSTS / name / "revert.json").read_text()
-    assert show.plan_json(revert(plan, snapshot)) == expected
+    for file, text in derived(*load(name)).items():
+        assert text == (HOSTS / name / file).read_text(), f"read `make hosts` about {name}/{file}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,14 +73,3 @@ def test_map_fits_the_terminal(name: str) -> None:
     text = show.map_text(snapshot, snapshot.links)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.isascii()
-
-
-def regenerate(name: str) -> None:
-    snapshot, plan = load(name)
-    (HOSTS / name / "plan.json").write_text(show.plan_json(plan))
-    (HOSTS / name / "revert.json").write_text(show.plan_json(revert(plan, snapshot)))
-
-
-if __name__ == "__main__":
-    for host in sys.argv[1:]:
-        regenerate(host)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Fixture hosts: one folder each below tests/unit/hosts, with snapshot, policy, plan and revert.
+
+A folder `synthetic-*` also has a recipe, from which unit.synthetic makes the snapshot; `recorded-*`
+were written by `rxlane record` in a guest of the lab (`python -m lab record`). A new host is a new
+folder with a policy and a recipe or snapshot: no code.
+
+`python -m unit.goldens [NAME...]` (or `make hosts`) writes what is derived, for all hosts or those
+named: snapshots of recipes, new fields of recorded snapshots as "not reported", plans and reverts.
+Read the difference before it is committed: a wrong plan that is kept here passes for a right one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rxlane import codec, policy, show
+from rxlane.decide import decide
+from rxlane.model import Plan, Snapshot
+from rxlane.revert import revert
+from unit import synthetic
+
+HOSTS = Path(__file__).parent / "hosts"
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in HOSTS.iterdir() if path.is_dir())
+
+
+def recipe_text(name: str) -> str | None:
+    """Return the snapshot that the host's recipe makes, None for a recorded host."""
+    path = HOSTS / name / "recipe.json"
+    if not path.exists():
+        return None
+    return codec.dumps(synthetic.snapshot(json.loads(path.read_text())))
+
+
+def load(name: str) -> tuple[Snapshot, Plan]:
+    """Return the host and the plan that its policy gives."""
+    folder = HOSTS / name
+    snapshot = codec.loads(Snapshot, (folder / "snapshot.json").read_text(), name)
+    wanted = policy.from_plain(json.loads((folder / "policy.json").read_text()))
+    return snapshot, decide(snapshot, wanted)
+
+
+def derived(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
+    """Return the golden files of a plan by name."""
+    return {
+        "plan.json": show.plan_json(plan),
+        "revert.json": show.plan_json(revert(plan, snapshot)),
+    }
+
+
+def refresh(name: str) -> Iterator[str]:
+    """Write what is derived; yield the files that changed."""
+    path = HOSTS / name / "snapshot.json"
+    text = recipe_text(name) or codec.dumps(codec.loads(Snapshot, path.read_text(), name))
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+        yield path.name
+    for file, text in derived(*load(name)).items():
+        path = HOSTS / name / file
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            yield file
+
+
+if __name__ == "__main__":
+    for host in sys.argv[1:] or names():
+        for written in refresh(host):
+            print(f"{host}/{written}")
