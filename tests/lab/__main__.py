@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab import apt, custody, kernel, rootfs, shell
+from lab import apt, custody, kernel, record, rootfs, shell
 from lab.base import BASES, BadBase
 from lab.progress import StepFailed
 
@@ -18,7 +18,9 @@ def parser() -> argparse.ArgumentParser:
     for verb in (build, guest):
         verb.add_argument("--flavour", default="fast", choices=sorted(kernel.FLAVOURS))
         verb.add_argument("--stock", action="store_true", help="without our series")
-    verbs.add_parser("debian", help="fetch Debian's own kernel of this base")
+    build.set_defaults(debian=False)
+    debian = verbs.add_parser("debian", help="fetch Debian's own kernel of this base")
+    debian.set_defaults(debian=True)
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
     series.add_argument("--build", action="store_true", help="each patch builds alone, W=1")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
@@ -30,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     guest.add_argument("--share", type=Path, action="append", default=[], help="into /mnt/share")
     guest.add_argument("command", nargs="*", help="after --: the command and its words")
     verbs.add_parser("root", help="make the guests' Debian 13 root")
+    recorded = verbs.add_parser("record", help="boot guests and write them down as fixture hosts")
+    recorded.add_argument("hosts", nargs="*", help="of these names; all when left out")
     return top
 
 
@@ -45,10 +49,8 @@ def act(words: argparse.Namespace) -> int:
         case "shell":
             spec = shell.machine(words.cpus, words.share)
             return shell.shell(chosen(words), spec, words.command)
-        case "kernel":
-            print(kernel.build(words.base, words.flavour, not words.stock).bzimage)
-        case "debian":
-            print(kernel.debian_prebuilt(words.base).bzimage)
+        case "kernel" | "debian":
+            print(chosen(words).bzimage)
         case "series" if words.build:
             custody.build_each(words.base)
         case "series":
@@ -57,6 +59,8 @@ def act(words: argparse.Namespace) -> int:
             print(custody.tree(words.base))
         case "refresh":
             custody.refresh(words.base)
+        case "record":
+            record.record_all(words.hosts)
         case "root":
             print(rootfs.root_image())
     return 0
