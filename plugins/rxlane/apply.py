@@ -324,28 +324,38 @@ def rollback(
     rollback; what no longer exists is forgotten.
     """
     with store.lock():
-        journal, notes = load_current(kernel, store)
-        if journal is None:
-            return RolledBack(0, (), notes)
-        before = kernel.observe(steered=False)
-        here = renamed(journal.entries, before.links)
-        mine = [
-            e
-            for e in here
-            if (devices is None or e.device in devices) and (items is None or e.item in items)
-        ]
-        goal = {e.target: e.before for e in mine if e.before is not None}
-        written, failed = put_back(kernel, goal)
-        steered = _steer(e.item for e in mine)
-        waiting = _waiting(kernel.observe(steered=steered), mine)
-        others = set(here).difference(mine)
-        kept = tuple(e for e in here if e in others or e.target in waiting)
-        _keep(store, journal, kept)
-        gone = len(journal.entries) - len(here)
-        if gone:
-            notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
-        reasons = tuple(f"{target}: {why}" for target, why in waiting.items())
-        return RolledBack(written, reasons, (*notes, *failed))
+        return bring_back(kernel, store, devices, items)
+
+
+def bring_back(
+    kernel: Kernel,
+    store: Store,
+    devices: Collection[str] | None = None,
+    items: Collection[str] | None = None,
+) -> RolledBack:
+    """rollback() for a caller who holds the lock."""
+    journal, notes = load_current(kernel, store)
+    if journal is None:
+        return RolledBack(0, (), notes)
+    before = kernel.observe(steered=False)
+    here = renamed(journal.entries, before.links)
+    mine = [
+        e
+        for e in here
+        if (devices is None or e.device in devices) and (items is None or e.item in items)
+    ]
+    goal = {e.target: e.before for e in mine if e.before is not None}
+    written, failed = put_back(kernel, goal)
+    steered = _steer(e.item for e in mine)
+    waiting = _waiting(kernel.observe(steered=steered), mine)
+    others = set(here).difference(mine)
+    kept = tuple(e for e in here if e in others or e.target in waiting)
+    _keep(store, journal, kept)
+    gone = len(journal.entries) - len(here)
+    if gone:
+        notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
+    reasons = tuple(f"{target}: {why}" for target, why in waiting.items())
+    return RolledBack(written, reasons, (*notes, *failed))
 
 
 def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:

@@ -12,15 +12,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Plan, Snapshot
 from rxlane.sections import Policy
 
+if TYPE_CHECKING:
+    from rxlane.journal import Pending
+
 SECTION = "rxlane"  # the section's name in messages about options from the command line
 STATE = "/var/lib/rxlane"
+CONFIRM_MOST = 86400  # seconds
 SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
 
 
@@ -56,11 +60,23 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--snapshot", metavar="FILE", help="plan for a recorded host ('-' = stdin)")
     applying = _add(verbs, "apply", "write the plan, originals go to the journal", devices=True)
     _add_options(applying)
+    applying.add_argument(
+        "--confirm",
+        type=_seconds,
+        metavar="SECONDS",
+        help="undo it unless `rxlane confirm` comes from a new login within this time",
+    )
+    _add(verbs, "confirm", "keep what `apply --confirm` wrote")
     _add(verbs, "verify", "compare the host with what apply wrote", json=True)
-    _add(verbs, "rollback", "bring the originals back from the journal", devices=True)
+    back = _add(verbs, "rollback", "bring the originals back from the journal", devices=True)
+    back.add_argument(
+        "--boot",
+        action="store_true",
+        help="only discard what earlier boots left; for the start of the host",
+    )
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
-    for name in ("apply", "verify", "rollback"):
+    for name in ("apply", "confirm", "verify", "rollback"):
         verbs.choices[name].add_argument(
             "--state", default=STATE, metavar="DIR", help="the journal's directory (%(default)s)"
         )
@@ -81,6 +97,12 @@ def _add(
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= CONFIRM_MOST or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"not a number of seconds from 1 to {CONFIRM_MOST}")
+    return int(text)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -187,19 +209,61 @@ def _need_root() -> None:
 
 
 def _apply(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from rxlane import confirm
     from rxlane.apply import apply
     from rxlane.journal import Store
     from rxlane.kernel import Linux
 
-    kernel = Linux()
-    devices = [link.name for link in _resolve(args.devices, kernel.observe())]
-    policy = _policy(args, devices)
+    kernel, store = Linux(), Store(args.state)
+    snapshot = kernel.observe()
+    links = _resolve(args.devices, snapshot)
+    policy = replace(_policy(args, [li.name for li in links]), confirmed=args.confirm is not None)
     _need_root()
-    done = apply(kernel, Store(args.state), policy, devices or None)
+    confirm.refuse_second(kernel, store)
+    pending = None if args.confirm is None else _arm(args, snapshot, links, policy)
+    try:
+        done = apply(kernel, store, policy, [li.name for li in links] or None)
+    except (RxlaneError, OSError) as error:
+        # With an undo that failed the guard stays: it tries again.
+        if pending is not None and not getattr(error, "__notes__", ()):
+            confirm.disarm(store, pending)
+        raise
     _report(done.plan)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
+    if pending is not None:
+        print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
+    return 0
+
+
+def _arm(
+    args: argparse.Namespace, snapshot: Snapshot, links: Sequence[Link], policy: Policy
+) -> Pending:
+    """Have the originals come back unless somebody confirms."""
+    from rxlane import confirm, guard, session
+    from rxlane.decide import decide
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+    from rxlane.sysfs import Sysfs
+
+    decide(snapshot, policy)  # what is refused needs no guard
+    scope = [link.ifindex for link in links] or None
+    login = session.current(Sysfs())
+    return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start)
+
+
+def _confirm(args: argparse.Namespace) -> int:
+    from rxlane import confirm, session
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+    from rxlane.sysfs import Sysfs
+
+    _need_root()
+    confirm.confirm(Linux(), Store(args.state), session.current(Sysfs()))
+    print("confirmed: what was applied stays")
     return 0
 
 
@@ -222,6 +286,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
+    from rxlane import confirm
     from rxlane.apply import rollback
     from rxlane.journal import Store
     from rxlane.kernel import Linux
@@ -229,7 +294,14 @@ def _rollback(args: argparse.Namespace) -> int:
     kernel = Linux()
     devices = [link.name for link in _resolve(args.devices, kernel.observe())]
     _need_root()
-    done = rollback(kernel, Store(args.state), devices or None)
+    store = Store(args.state)
+    if args.boot:
+        for note in confirm.discard_earlier(kernel, store):
+            print(f"note: {note}", file=sys.stderr)
+        return 0
+    done = rollback(kernel, store, devices or None)
+    if not devices:
+        confirm.cancel(store)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     for line in done.pending:
@@ -258,6 +330,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "map": _map,
     "plan": _plan,
     "apply": _apply,
+    "confirm": _confirm,
     "verify": _verify,
     "rollback": _rollback,
     "record": _record,

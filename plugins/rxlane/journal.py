@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The journal of originals on disk: written whole, durably, before the first change.
+"""What must outlive this process, on disk: the originals, and an apply that waits to be confirmed.
 
-A power cut at any moment leaves the old file or the new one, never a part: temporary file, fsync,
-rename, fsync of the directory. A checksum tells a damaged file, the boot id an outdated one.
+Written whole and durably. A power cut at any moment leaves the old file or the new one, never a
+part: temporary file, fsync, rename, fsync of the directory. A checksum tells a damaged file, the
+boot id an outdated one.
 """
 
 from __future__ import annotations
@@ -14,14 +15,126 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import FORMAT, Journal
+from rxlane.session import Login
 
 DIRECTORY = Path("/var/lib/rxlane")
 LOCK_WAIT = 10.0  # seconds; an apply of hundreds of queues takes less
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The process that waits; started as in session.start_of(), for pids are used again."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An apply that is undone unless it is confirmed.
+
+    deadline: nanoseconds of CLOCK_BOOTTIME. devices: indexes of the devices whose originals come
+    back, None for all. guard is None until it is ready, failure says why it never will be.
+    """
+
+    boot_id: str
+    token: str
+    deadline: int
+    devices: tuple[int, ...] | None
+    login: Login
+    guard: Guard | None = None
+    failure: str = ""
+    format: int = FORMAT
+
+
+class _Versioned(Protocol):
+    @property
+    def format(self) -> int: ...
+
+
+_Held = TypeVar("_Held", bound=_Versioned)
+
+
+class Sealed(Generic[_Held]):
+    """One object in one file with its checksum. label: its name within the file."""
+
+    def __init__(self, path: Path, kind: type[_Held], label: str, loss: str, remedy: str) -> None:
+        self.path = path
+        self._kind = kind
+        self._label = label
+        self._loss = loss
+        self._remedy = remedy
+
+    def load(self) -> _Held | None:
+        """Return what the file holds, None when there is none; JOURNAL when it is damaged."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(self.path, "cannot be read", error) from error
+        except UnicodeDecodeError:
+            raise self._damaged("not UTF-8") from None
+        return self._parse(text)
+
+    def _damaged(self, why: str) -> RxlaneError:
+        problem = f"{self.path} is damaged ({why}): {self._loss}"
+        return RxlaneError(Kind.JOURNAL, problem, remedy=self._remedy)
+
+    def _parse(self, text: str) -> _Held:
+        try:
+            outer = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._damaged("no JSON") from None
+        if not isinstance(outer, dict) or set(outer) != {self._label, "sha256"}:
+            raise self._damaged(f"no {self._label}")
+        if outer["sha256"] != _digest(outer[self._label]):
+            raise self._damaged("checksum")
+        try:
+            held = codec.from_plain(self._kind, outer[self._label])
+        except RxlaneError as error:
+            raise self._damaged(str(error)) from None
+        if held.format != FORMAT:
+            raise self._damaged(f"format {held.format}")
+        return held
+
+    def save(self, held: _Held) -> None:
+        """Replace the file durably; JOURNAL, with the old one intact, when that fails."""
+        plain = codec.to_plain(held)
+        text = json.dumps({self._label: plain, "sha256": _digest(plain)}, indent=1)
+        temporary = self.path.with_suffix(".tmp")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as stream:
+                stream.write(text + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, self.path)
+            self._sync_directory()
+        except OSError as error:
+            problem = "cannot be written, nothing was changed"
+            raise _failed(self.path, problem, error) from error
+
+    def remove(self) -> None:
+        try:
+            self.path.unlink(missing_ok=True)
+            self._sync_directory()
+        except OSError as error:
+            raise _failed(self.path, "cannot be removed", error) from error
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class Store:
@@ -30,6 +143,10 @@ class Store:
     def __init__(self, directory: str | Path = DIRECTORY) -> None:
         self.directory = Path(directory)
         self.path = self.directory / "journal.json"
+        loss, remedy = "the original settings are not known", "look at it, then remove it or reboot"
+        self._journal = Sealed(self.path, Journal, "journal", loss, remedy)
+        loss, remedy = "what waits to be confirmed is not known", "run `rxlane rollback`"
+        self.pending = Sealed(self.directory / "confirm.json", Pending, "pending", loss, remedy)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -39,7 +156,7 @@ class Store:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self.directory / "lock", flags, 0o600)
         except OSError as error:
-            raise self._failed("cannot be locked", error) from error
+            raise _failed(self.path, "cannot be locked", error) from error
         try:
             self._wait(descriptor)
             yield
@@ -58,75 +175,21 @@ class Store:
                     raise RxlaneError(Kind.BUSY, problem, remedy="try again") from None
                 time.sleep(0.05)
 
-    def _failed(self, what: str, error: OSError) -> RxlaneError:
-        reason = os.strerror(error.errno or 0)
-        return RxlaneError(Kind.JOURNAL, f"{self.path} {what}: {reason}")
-
     def load(self) -> Journal | None:
         """Return the journal, None when there is none; JOURNAL when it is damaged."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._failed("cannot be read", error) from error
-        except UnicodeDecodeError:
-            raise self._damaged("not UTF-8") from None
-        return self._parse(text)
-
-    def _damaged(self, why: str) -> RxlaneError:
-        return RxlaneError(
-            Kind.JOURNAL,
-            f"{self.path} is damaged ({why}): the original settings are not known",
-            remedy="look at it, then remove it or reboot",
-        )
-
-    def _parse(self, text: str) -> Journal:
-        try:
-            outer = json.loads(text)
-        except (ValueError, RecursionError):
-            raise self._damaged("no JSON") from None
-        if not isinstance(outer, dict) or set(outer) != {"journal", "sha256"}:
-            raise self._damaged("no journal")
-        if outer["sha256"] != _digest(outer["journal"]):
-            raise self._damaged("checksum")
-        try:
-            journal = codec.from_plain(Journal, outer["journal"])
-        except RxlaneError as error:
-            raise self._damaged(str(error)) from None
-        if journal.format != FORMAT:
-            raise self._damaged(f"format {journal.format}")
-        return journal
+        return self._journal.load()
 
     def save(self, journal: Journal) -> None:
         """Replace the journal durably; JOURNAL, with the old one intact, when that fails."""
-        plain = codec.to_plain(journal)
-        text = json.dumps({"journal": plain, "sha256": _digest(plain)}, indent=1)
-        temporary = self.directory / "journal.tmp"
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as stream:
-                stream.write(text + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self.path)
-            self._sync_directory()
-        except OSError as error:
-            raise self._failed("cannot be written, nothing was changed", error) from error
+        self._journal.save(journal)
 
     def remove(self) -> None:
-        try:
-            self.path.unlink(missing_ok=True)
-            self._sync_directory()
-        except OSError as error:
-            raise self._failed("cannot be removed", error) from error
+        self._journal.remove()
 
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def _failed(path: Path, what: str, error: OSError) -> RxlaneError:
+    reason = os.strerror(error.errno or 0)
+    return RxlaneError(Kind.JOURNAL, f"{path} {what}: {reason}")
 
 
 def _digest(plain: object) -> str:

@@ -84,6 +84,9 @@ RFS_AUTO = -1
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """confirmed: what might cut the operator off is undone unless a new login confirms it."""
+
     sections: tuple[Section, ...] = ()
     irq: tuple[IrqLayout, ...] = ()
     steering: tuple[FlowSteering, ...] = ()
+    confirmed: bool = False

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from rxlane import cli, codec, kernel, netlink
+from rxlane import cli, codec, confirm, guard, kernel, netlink
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Guard, Store
 from unit import simhost
 from unit.simhost import SimHost
 
@@ -67,15 +70,25 @@ BAD = [
     ("apply", "eth0", "-o", "threaded=on", "-o", "thread_policy=fifo"),
     ("apply", "eth0", "-o", "gro_flush_timeout=18446744073709551616"),
     ("apply", "eth0", "-o", "threaded=\x1b[2J"),
+    ("apply", "eth0", "-o", "threaded=on", "--confirm", "0"),
+    ("apply", "eth0", "-o", "threaded=on", "--confirm", "86401"),
+    ("apply", "eth0", "-o", "threaded=on", "--confirm", "-1"),
+    ("apply", "eth0", "-o", "threaded=on", "--confirm", "9" * 5000),
+    ("apply", "eth0", "-o", "threaded=on", "-o", "thread_cpus=64", "--confirm", "60"),
+    ("confirm",),
+    ("confirm", "eth0"),
     ("rollback", "nosuch0"),
     ("verify", "extra"),
     ("record", "a", "b"),
 ]
 
 
+STATEFUL = (("apply",), ("confirm",), ("rollback",), ("verify",))
+
+
 @pytest.mark.parametrize("argv", BAD, ids=lambda argv: " ".join(argv)[:50] or "nothing")
 def test_bad_input(host: SimHost, capsys: Captured, tmp_path: Path, argv: tuple[str, ...]) -> None:
-    more = state(tmp_path) if argv[:1] in (("apply",), ("rollback",), ("verify",)) else ()
+    more = state(tmp_path) if argv[:1] in STATEFUL else ()
     status, out, err = run(capsys, *argv, *more)
     assert status == 2 and out == ""
     assert len(err.splitlines()) == 1 and len(err) < 500
@@ -128,6 +141,72 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 0
     assert simhost.settings(host) == before
     assert run(capsys, "rollback", *state(tmp_path))[:2] == (0, "0 settings put back\n")
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the process that waits, the record only says that there is one."""
+
+    def start(store: Store, token: str) -> None:
+        confirm.register(store, token, Guard(os.getpid(), -1))
+
+    monkeypatch.setattr(guard, "start", start)
+
+
+@pytest.mark.usefixtures("guarded")
+def test_apply_that_waits(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    status, out, _ = run(capsys, *argv, "--confirm", "60")
+    assert status == 0 and out.splitlines()[1].startswith("undone in 60 s unless")
+    for again in (argv, (*argv, "--confirm", "60")):
+        status, _, err = run(capsys, *again)
+        assert status == 2 and "waits to be confirmed" in err
+    status, _, err = run(capsys, "confirm", *state(tmp_path))
+    assert status == 2 and "log in anew" in err
+    monkeypatch.setattr(confirm, "not_newer", lambda earlier, own: None)
+    assert run(capsys, "confirm", *state(tmp_path))[0] == 0
+    assert run(capsys, *argv)[0] == 0
+
+
+@pytest.mark.usefixtures("guarded")
+def test_rollback_leaves_nothing_to_confirm(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    assert run(capsys, "rollback", *state(tmp_path))[0] == 0
+    status, _, err = run(capsys, "confirm", *state(tmp_path))
+    assert status == 2 and "no apply waits" in err
+
+
+@pytest.mark.usefixtures("guarded")
+def test_failed_apply_waits_only_when_its_undo_failed(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    host.fail_at = 2
+    assert run(capsys, *argv)[0] == 1
+    assert not (tmp_path / "state" / "confirm.json").exists()
+
+    done = host.writes
+
+    def refuse() -> None:
+        if host.writes > done + 2:
+            raise RxlaneError(Kind.KERNEL, "refused for good")
+
+    host.on_write = refuse
+    assert run(capsys, *argv)[0] == 1
+    assert (tmp_path / "state" / "confirm.json").exists()
+
+
+def test_boot_discards_and_writes_nothing(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    writes = host.writes
+    assert run(capsys, "rollback", "--boot", *state(tmp_path)) == (0, "", "")
+    host.boot = "boot-2"
+    status, _, err = run(capsys, "rollback", "--boot", *state(tmp_path))
+    assert status == 0 and "another boot" in err and host.writes == writes
 
 
 def test_failed_apply_is_one_line(host: SimHost, capsys: Captured, tmp_path: Path) -> None:

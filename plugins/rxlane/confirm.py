@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An apply that is undone unless a new login confirms it.
+
+The originals must come back even when the applier was killed, its login hangs and real-time
+pollers hold every CPU. So a process of its own waits (guard.py), told by a record on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from rxlane.apply import RolledBack, bring_back
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Guard, Pending, Store
+from rxlane.kernel import Kernel
+from rxlane.model import HOST
+from rxlane.session import Login, not_newer, start_of
+from rxlane.sysfs import Sysfs
+
+READY_WAIT = 30.0  # seconds for the guard to start; an interpreter takes a fraction of one
+READY_STEP = 0.02  # seconds between looks
+
+
+def boottime() -> int:
+    """Nanoseconds since boot, suspend included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def waiting(kernel: Kernel, store: Store) -> Pending | None:
+    """Return the apply that waits to be confirmed. To be called with the lock held.
+
+    One of another boot is removed: its settings are gone.
+    """
+    pending = store.pending.load()
+    if pending is None or pending.boot_id == kernel.boot_id():
+        return pending
+    store.pending.remove()
+    return None
+
+
+def refuse_second(kernel: Kernel, store: Store) -> None:
+    """Raise REFUSED while an apply waits: nobody could say what would come back of two."""
+    with store.lock():
+        pending = waiting(kernel, store)
+    if pending is not None:
+        left = max(0, pending.deadline - boottime()) // 10**9
+        problem = f"an earlier apply waits to be confirmed, {left} s are left"
+        remedy = "run `rxlane confirm` from a new login, or `rxlane rollback`"
+        raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)
+
+
+def arm(
+    kernel: Kernel,
+    store: Store,
+    login: Login,
+    seconds: int,
+    devices: Collection[int] | None,
+    start: Callable[[Store, str], None],
+) -> Pending:
+    """Return once a guard waits, so that from here on the originals are sure to come back.
+
+    devices: indexes, None for all. start: starts the guard for a token. Raises KERNEL, with
+    nothing left behind, when it does not get ready.
+    """
+    scope = None if devices is None else tuple(sorted(devices))
+    deadline = boottime() + seconds * 10**9
+    pending = Pending(kernel.boot_id(), secrets.token_hex(8), deadline, scope, login)
+    with store.lock():
+        store.pending.save(pending)
+    try:
+        start(store, pending.token)
+        return _ready(store, pending)
+    except (RxlaneError, OSError):
+        disarm(store, pending)
+        raise
+
+
+def _ready(store: Store, pending: Pending) -> Pending:
+    end = time.monotonic() + READY_WAIT
+    while time.monotonic() < end:
+        found = store.pending.load()
+        if found is None or found.token != pending.token:
+            break
+        if found.failure:
+            raise RxlaneError(Kind.KERNEL, f"nobody could wait for a confirmation: {found.failure}")
+        if found.guard is not None:
+            return found
+        time.sleep(READY_STEP)
+    problem = f"the process that waits for a confirmation did not start in {READY_WAIT:.0f} s"
+    raise RxlaneError(Kind.KERNEL, f"{problem}, nothing was changed")
+
+
+def disarm(store: Store, pending: Pending) -> None:
+    """Forget that an apply waits, and let its guard go."""
+    with store.lock():
+        found = store.pending.load()
+        if found is None or found.token != pending.token:
+            return
+        store.pending.remove()
+    if found.guard is not None:
+        wake(found.guard)
+
+
+def wake(guard: Guard, sysfs: Sysfs | None = None) -> None:
+    """Have the guard look whether anything still waits; one that is gone needs nothing."""
+    try:
+        descriptor = os.pidfd_open(guard.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The descriptor holds the process, so that what is compared is what is signalled.
+        if start_of(sysfs or Sysfs(), guard.pid) == guard.started:
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def confirm(kernel: Kernel, store: Store, own: Login) -> None:
+    """Keep what was applied; REFUSED when nothing waits, it is too late, or own is an old login."""
+    with store.lock():
+        pending = waiting(kernel, store)
+        if pending is None:
+            raise RxlaneError(Kind.REFUSED, "no apply waits to be confirmed")
+        if boottime() >= pending.deadline:
+            raise RxlaneError(Kind.REFUSED, "too late: the originals come back")
+        why = not_newer(pending.login, own)
+        if why is not None:
+            remedy = "log in anew and confirm from there, which shows that the host can be reached"
+            raise RxlaneError(Kind.REFUSED, why, remedy=remedy)
+    disarm(store, pending)
+
+
+def cancel(store: Store) -> None:
+    """After a rollback of everything: nothing waits any more."""
+    try:
+        pending = store.pending.load()
+    except RxlaneError:
+        with store.lock():
+            store.pending.remove()
+        return
+    if pending is not None:
+        disarm(store, pending)
+
+
+def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
+    """Bring the originals back, unless this apply was confirmed or rolled back: then None.
+
+    The record stays while something could not be put back, so that it can be tried again.
+    """
+    with store.lock():
+        try:
+            found = store.pending.load()
+        except RxlaneError:
+            found = mine  # a damaged record confirms nothing
+        if found is None or found.token != mine.token:
+            return None
+        done = bring_back(kernel, store, _names(kernel, mine))
+        if not done.pending:
+            store.pending.remove()
+        return done
+
+
+def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
+    """Return what the devices are called now, with the settings of the host."""
+    if pending.devices is None:
+        return None
+    links = kernel.observe(steered=False).links
+    return {HOST, *(link.name for link in links if link.ifindex in pending.devices)}
+
+
+def register(store: Store, token: str, guard: Guard | None, failure: str = "") -> Pending | None:
+    """Note in the record that a guard waits, or why none can; None when nothing waits."""
+    with store.lock():
+        found = store.pending.load()
+        if found is None or found.token != token:
+            return None
+        noted = replace(found, guard=guard, failure=failure)
+        store.pending.save(noted)
+        return noted
+
+
+def discard_earlier(kernel: Kernel, store: Store) -> tuple[str, ...]:
+    """At boot: remove what earlier boots left. Their settings are gone, all being volatile.
+
+    A damaged file goes too: nothing has been written in this boot that it could be about.
+    """
+    notes = []
+    with store.lock():
+        for what, load, remove in (
+            ("journal", store.load, store.remove),
+            ("confirmation", store.pending.load, store.pending.remove),
+        ):
+            try:
+                found = load()
+                if found is None or found.boot_id == kernel.boot_id():
+                    continue
+                notes.append(f"a {what} of another boot was discarded")
+            except RxlaneError as error:
+                notes.append(f"discarded: {error.problem}")
+            remove()
+    return tuple(notes)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An apply that is undone unless a new login confirms it, on a simulated kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rxlane import confirm, guard
+from rxlane.apply import apply, rollback
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Guard, Pending, Store
+from rxlane.policy import parse_section
+from rxlane.session import Login, current, not_newer, start_of
+from rxlane.sysfs import Sysfs
+from unit import simhost
+from unit.simhost import SimHost
+from unit.test_apply import FULL, policy
+
+OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
+NEW = Login(audit=6, newest=6, sid=200, tty=34817, started=2000, at=2100)
+SELF = Guard(os.getpid(), 1)  # started never fits, so that nobody is signalled
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state")
+
+
+@pytest.fixture
+def host() -> SimHost:
+    return SimHost(simhost.snapshot())
+
+
+def ready(store: Store, token: str) -> None:
+    """Stands for a guard that got ready."""
+    confirm.register(store, token, SELF)
+
+
+def arm(host: SimHost, store: Store, devices: list[int] | None = None) -> Pending:
+    return confirm.arm(host, store, OLD, 60, devices, ready)
+
+
+# -- logins -----------------------------------------------------------------------------------
+
+
+def test_a_login_after_the_apply_may_confirm() -> None:
+    assert not_newer(OLD, NEW) is None
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        OLD,
+        replace(NEW, audit=3),  # setsid, tmux: another session and terminal in the old login
+        replace(NEW, audit=5),  # a second login that was there before the apply
+        replace(NEW, audit=None),  # a unit that the old login started
+    ],
+)
+def test_no_other_login_may(own: Login) -> None:
+    assert not_newer(OLD, own) is not None
+
+
+BARE = replace(OLD, audit=None, newest=None)
+
+
+@pytest.mark.parametrize(
+    ("own", "good"),
+    [
+        (replace(NEW, audit=None), True),
+        (replace(NEW, audit=7), True),
+        (replace(NEW, audit=None, tty=0), True),
+        (replace(NEW, audit=None, sid=100), False),
+        (replace(NEW, audit=None, tty=34816), False),
+        (replace(NEW, audit=None, started=999), False),
+        (replace(NEW, audit=None, started=None), False),
+    ],
+)
+def test_without_audit_the_posix_session_decides(own: Login, good: bool) -> None:
+    assert (not_newer(BARE, own) is None) == good
+
+
+def test_login_is_read(tmp_path: Path) -> None:
+    stat = "1 (a) b) S 1 1 {sid} {tty} -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0"
+    rows = {
+        "self": ("3", stat.format(sid=40, tty=34816, start=70)),
+        "40": ("3", stat.format(sid=40, tty=34816, start=55)),
+        "41": ("9", ""),
+        "42": ("4294967295", ""),
+    }
+    for name, (audit, text) in rows.items():
+        (tmp_path / "proc" / name).mkdir(parents=True)
+        (tmp_path / "proc" / name / "sessionid").write_text(audit)
+        (tmp_path / "proc" / name / "stat").write_text(text)
+    found = current(Sysfs(tmp_path))
+    assert replace(found, at=0) == Login(3, 9, 40, 34816, 55, 0)
+    (tmp_path / "proc" / "self" / "sessionid").write_text("4294967295")
+    assert current(Sysfs(tmp_path)).audit is None
+
+
+def test_own_login() -> None:
+    found = current(Sysfs())
+    assert found.sid == os.getsid(0) and 0 <= found.at
+    assert not_newer(found, found) is not None
+
+
+# -- the record -------------------------------------------------------------------------------
+
+
+def test_confirmed_apply_stays(host: SimHost, store: Store) -> None:
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    during = simhost.settings(host)
+    with pytest.raises(RxlaneError, match="log in anew") as caught:
+        confirm.confirm(host, store, OLD)
+    assert caught.value.kind is Kind.REFUSED
+    confirm.confirm(host, store, NEW)
+    assert confirm.expire(host, store, pending) is None
+    assert simhost.settings(host) == during
+    with pytest.raises(RxlaneError, match="no apply waits"):
+        confirm.confirm(host, store, NEW)
+
+
+def test_unconfirmed_apply_is_undone(host: SimHost, store: Store) -> None:
+    before = simhost.settings(host)
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    done = confirm.expire(host, store, pending)
+    assert done is not None and done.written > 0
+    assert simhost.settings(host) == before
+    assert store.load() is None and store.pending.load() is None
+
+
+def test_killed_at_every_write_the_originals_come_back(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    apply(host, Store(tmp_path / "count"), policy(**FULL))
+    for number in range(host.writes):
+        one, store = SimHost(simhost.snapshot()), Store(tmp_path / str(number))
+        before = simhost.settings(one)
+        pending = arm(one, store)
+        one.kill_at = number
+        with pytest.raises(simhost.Killed):
+            apply(one, store, policy(**FULL))
+        confirm.expire(one, store, pending)
+        assert simhost.settings(one) == before
+
+
+def test_only_the_devices_of_that_apply(store: Store) -> None:
+    """Also under another name; what was confirmed of other devices stays."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.snapshot(simhost.link(), two))
+    apply(host, store, policy("eth0", threaded="on"), ["eth0"])
+    pending = arm(host, store, [3])
+    apply(host, store, policy("eth1", threaded="on"), ["eth1"])
+    host.rename("eth1", "lan1")
+    confirm.expire(host, store, pending)
+    assert all(n.threaded == 0 for n in host.links["lan1"].napis)
+    assert all(n.threaded == 1 for n in host.links["eth0"].napis)
+
+
+def test_too_late(host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = arm(host, store)
+    monkeypatch.setattr(confirm, "boottime", lambda: pending.deadline)
+    with pytest.raises(RxlaneError, match="too late"):
+        confirm.confirm(host, store, NEW)
+
+
+def test_second_apply_must_wait(host: SimHost, store: Store) -> None:
+    confirm.refuse_second(host, store)
+    arm(host, store)
+    with pytest.raises(RxlaneError, match="s are left"):
+        confirm.refuse_second(host, store)
+    rollback(host, store)
+    confirm.cancel(store)
+    confirm.refuse_second(host, store)
+
+
+def test_guard_that_cannot_wait(host: SimHost, store: Store) -> None:
+    def fail(store: Store, token: str) -> None:
+        confirm.register(store, token, None, "locking memory: no")
+
+    with pytest.raises(RxlaneError, match="locking memory: no"):
+        confirm.arm(host, store, OLD, 60, None, fail)
+    assert store.pending.load() is None
+
+
+def test_guard_that_never_comes(
+    host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirm, "READY_WAIT", 0.05)
+    with pytest.raises(RxlaneError, match="nothing was changed"):
+        confirm.arm(host, store, OLD, 60, None, lambda store, token: None)
+    assert store.pending.load() is None
+
+
+def test_record_of_another_boot_counts_for_nothing(host: SimHost, store: Store) -> None:
+    arm(host, store)
+    apply(host, store, policy(**FULL))
+    again = SimHost(simhost.snapshot(), boot="boot-2")
+    confirm.refuse_second(again, store)
+    assert store.pending.load() is None
+
+
+def test_at_boot_everything_earlier_goes(host: SimHost, store: Store) -> None:
+    arm(host, store)
+    apply(host, store, policy(**FULL))
+    assert confirm.discard_earlier(host, store) == () and store.load() is not None
+    again = SimHost(simhost.snapshot(), boot="boot-2")
+    assert len(confirm.discard_earlier(again, store)) == 2
+    assert store.load() is None and store.pending.load() is None
+    store.path.write_text("{")
+    assert "damaged" in confirm.discard_earlier(again, store)[0] and not store.path.exists()
+    assert again.writes == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"pending": {}, "sha256": "0"}'])
+def test_damaged_record_confirms_nothing(host: SimHost, store: Store, text: str) -> None:
+    before = simhost.settings(host)
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    store.pending.path.write_text(text)
+    with pytest.raises(RxlaneError, match="rxlane rollback"):
+        confirm.confirm(host, store, NEW)
+    confirm.expire(host, store, pending)
+    assert simhost.settings(host) == before and not store.pending.path.exists()
+
+
+# -- the guard --------------------------------------------------------------------------------
+
+
+def test_guard_waits_and_brings_back(host: SimHost, store: Store) -> None:
+    before, said = simhost.settings(host), list[str]()
+    pending = replace(arm(host, store), deadline=confirm.boottime() + 10**8)
+    slept = list[float]()
+    apply(host, store, policy(**FULL))
+    event = threading.Event()
+
+    def sleep(seconds: float) -> bool:
+        slept.append(seconds)
+        return event.wait(seconds)
+
+    guard.wait(host, store, pending, sleep, said.append)
+    assert simhost.settings(host) == before and 0 < slept[0] <= 0.1
+    assert said == ["not confirmed: 11 settings put back"]
+
+
+def test_guard_that_is_stopped_brings_back_at_once(host: SimHost, store: Store) -> None:
+    before, said = simhost.settings(host), list[str]()
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    guard.wait(host, store, pending, lambda seconds: True, said.append)
+    assert simhost.settings(host) == before
+
+
+def test_guard_tries_again(host: SimHost, store: Store) -> None:
+    """A device that is down takes its originals when it is up again."""
+    before, said = simhost.settings(host), list[str]()
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    host.set_down("eth0")
+    delays = list[float]()
+
+    def sleep(seconds: float) -> bool:
+        delays.append(seconds)
+        if len(delays) == 4:
+            host.set_up("eth0", shift=0)
+        return len(delays) == 1
+
+    guard.wait(host, store, pending, sleep, said.append)
+    assert delays[1:] == [1.0, 2.0, 4.0]
+    assert simhost.settings(host) == before and "interface is down" in said[0]
+
+
+def test_guard_reports_what_it_cannot_do(host: SimHost, store: Store) -> None:
+    before, said = simhost.settings(host), list[str]()
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    whole = store.path.read_text()
+    store.path.write_text("{")
+    waits = list[float]()
+
+    def sleep(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 2:
+            store.path.write_text(whole)
+        return True
+
+    guard.wait(host, store, pending, sleep, said.append)
+    assert len(said) == 2 and "cannot be brought back yet" in said[0] and "damaged" in said[0]
+    assert simhost.settings(host) == before
+
+
+def test_woken_is_the_guard_and_nobody_else() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        started = start_of(Sysfs(), child.pid)
+        assert started is not None
+        confirm.wake(Guard(child.pid, started + 1))
+        assert child.poll() is None
+        confirm.wake(Guard(child.pid, started))
+        assert child.wait(10) == -signal.SIGTERM
+        confirm.wake(Guard(child.pid, started))
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_unit_outlives_its_starter(store: Store) -> None:
+    argv = [*guard.unit("ab12"), *guard.command(store, "ab12")]
+    assert argv[0] == "systemd-run" and "--unit=rxlane-confirm-ab12" in argv
+    assert argv[argv.index("--") + 1] == sys.executable
+    assert argv[-3:] == ["--state", str(store.directory), "ab12"]
+    assert "--property=Restart=on-failure" in argv
+
+
+def test_a_guard_is_above_every_poller() -> None:
+    with pytest.raises(RxlaneError):
+        parse_section(
+            "napi",
+            (),
+            {"thread_policy": "fifo", "thread_priority": str(guard.PRIORITY), "thread_cpus": "2"},
+        )
