@@ -11,10 +11,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rxlane import __version__
+from rxlane import __version__, look, request
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Plan, Snapshot
 from rxlane.sections import Policy
@@ -22,10 +21,8 @@ from rxlane.sections import Policy
 if TYPE_CHECKING:
     from rxlane.journal import Pending
 
-SECTION = "rxlane"  # the section's name in messages about options from the command line
 STATE = "/var/lib/rxlane"
 CONFIRM_MOST = 86400  # seconds
-SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
 
 
 def _options_help() -> str:
@@ -57,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(verbs, "map", "show the lanes of devices", devices=True, json=True)
     plan = _add(verbs, "plan", "show what apply would change", devices=True, json=True)
     _add_options(plan)
+    plan.add_argument("--profile", metavar="NAME", help="plan what this TuneD profile asks for")
     plan.add_argument("--snapshot", metavar="FILE", help="plan for a recorded host ('-' = stdin)")
     applying = _add(verbs, "apply", "write the plan, originals go to the journal", devices=True)
     _add_options(applying)
@@ -116,91 +114,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
-    """Return the named links; NO_DEVICE for the first that is not there. Altnames count."""
-    from rxlane.netlink import resolve
-
-    found: dict[str, Link] = {}
-    for name in devices:
-        link = snapshot.link(name)
-        if link is None:
-            own = resolve(name)
-            link = None if own is None else snapshot.link(own)
-        if link is None:
-            raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name)
-        found[link.name] = link
-    return list(found.values())
-
-
-def _policy(args: argparse.Namespace, devices: Sequence[str]) -> Policy:
-    from rxlane.policy import parse_assignments, parse_mixed
-
-    options = parse_assignments(args.option, SECTION)
-    if not options:
-        problem = "no option is given, so there is nothing to do"
-        raise RxlaneError(Kind.OPTION, problem, remedy="give for instance --option threaded=on")
-    return parse_mixed(SECTION, devices, options)
-
-
 def _report(plan: Plan) -> None:
     for skip in plan.skips:
         print(f"skipped: {skip}", file=sys.stderr)
     for warning in plan.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-
-
-def _map(args: argparse.Namespace) -> int:
-    from rxlane import show
-    from rxlane.kernel import Linux
-
-    snapshot = Linux().observe()
-    if args.devices:
-        links = _resolve(args.devices, snapshot)
-    else:
-        # Without names: hardware, and whatever else has NAPIs, but not lo, bridges and the like.
-        links = [link for link in snapshot.links if link.physical or link.napis]
-    render = show.map_json if args.json else show.map_text
-    sys.stdout.write(render(snapshot, links))
-    return 0
-
-
-def _read_snapshot(name: str) -> Snapshot:
-    from rxlane import codec
-    from rxlane.model import FORMAT
-
-    try:
-        if name == "-":
-            text = sys.stdin.read(SNAPSHOT_LIMIT + 1)
-        else:
-            with open(name, encoding="utf-8") as stream:
-                text = stream.read(SNAPSHOT_LIMIT + 1)
-    except UnicodeDecodeError:
-        raise RxlaneError(Kind.FORMAT, f"{name}: not UTF-8") from None
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise RxlaneError(Kind.FORMAT, f"{name}: {reason}") from None
-    if len(text) > SNAPSHOT_LIMIT:
-        raise RxlaneError(Kind.FORMAT, f"{name}: longer than {SNAPSHOT_LIMIT} bytes")
-    snapshot = codec.loads(Snapshot, text, name)
-    if snapshot.format != FORMAT:
-        raise RxlaneError(Kind.FORMAT, f"{name}: format {snapshot.format}, known is {FORMAT}")
-    return snapshot
-
-
-def _plan(args: argparse.Namespace) -> int:
-    from rxlane import show
-    from rxlane.decide import decide
-
-    if args.snapshot:
-        snapshot, devices = _read_snapshot(args.snapshot), list(args.devices)
-    else:
-        from rxlane.kernel import Linux
-
-        snapshot = Linux().observe()
-        devices = [link.name for link in _resolve(args.devices, snapshot)]
-    plan = decide(snapshot, _policy(args, devices))
-    sys.stdout.write(show.plan_json(plan) if args.json else show.plan_text(plan))
-    return 0
 
 
 def _need_root() -> None:
@@ -218,8 +136,11 @@ def _apply(args: argparse.Namespace) -> int:
 
     kernel, store = Linux(), Store(args.state)
     snapshot = kernel.observe()
-    links = _resolve(args.devices, snapshot)
-    policy = replace(_policy(args, [li.name for li in links]), confirmed=args.confirm is not None)
+    links = request.resolve(args.devices, snapshot)
+    policy = replace(
+        request.from_options(args.option, [li.name for li in links]),
+        confirmed=args.confirm is not None,
+    )
     _need_root()
     confirm.refuse_second(kernel, store)
     pending = None if args.confirm is None else _arm(args, snapshot, links, policy)
@@ -292,7 +213,7 @@ def _rollback(args: argparse.Namespace) -> int:
     from rxlane.kernel import Linux
 
     kernel = Linux()
-    devices = [link.name for link in _resolve(args.devices, kernel.observe())]
+    devices = [link.name for link in request.resolve(args.devices, kernel.observe())]
     _need_root()
     store = Store(args.state)
     if args.boot:
@@ -310,30 +231,14 @@ def _rollback(args: argparse.Namespace) -> int:
     return 1 if done.pending else 0
 
 
-def _record(args: argparse.Namespace) -> int:
-    from rxlane import codec
-    from rxlane.kernel import Linux
-
-    text = codec.dumps(Linux().observe())
-    if args.file is None or args.file == "-":
-        sys.stdout.write(text)
-        return 0
-    try:
-        Path(args.file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise RxlaneError(Kind.FORMAT, f"{args.file}: {reason}") from None
-    return 0
-
-
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "map": _map,
-    "plan": _plan,
+    "map": look.map_,
+    "plan": look.plan,
     "apply": _apply,
     "confirm": _confirm,
     "verify": _verify,
     "rollback": _rollback,
-    "record": _record,
+    "record": look.record,
 }
 
 

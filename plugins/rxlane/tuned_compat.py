@@ -28,6 +28,7 @@ from rxlane.model import (
     Target,
 )
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
+from rxlane.profile import unquote
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import CHANGED, absence
@@ -47,12 +48,6 @@ def unsupported(create_instance: Callable[..., object]) -> str | None:
 def is_hardware(device_path: str) -> bool:
     """Tell a hardware or virtual machine's device by its sysfs path from veth, tap, netdevsim."""
     return re.search(r"/(?:virtual|netdevsim\d*)/", device_path) is None
-
-
-def exact_names(expression: str | None) -> tuple[str, ...]:
-    """Return the names in a `devices=` expression that are no pattern and not negated."""
-    words = re.split(r"[\s,]+", expression or "")
-    return tuple(w for w in words if w and not re.search(r"[!*?\[]", w))
 
 
 # The settings that a kind of section speaks for.
@@ -86,12 +81,8 @@ def _policy(rows: Iterable[Row]) -> Policy:
 
 
 def _given(row: Row) -> Given:
-    options = {key: _unquote(value) for key, value in row.options if value is not None}
+    options = {key: unquote(value) for key, value in row.options if value is not None}
     return Given(row.kind, row.name, tuple(sorted(row.devices)), options)
-
-
-def _unquote(value: str) -> str:
-    return re.sub(r'^"(.*)"$', r"\1", str(value).strip())
 
 
 def _failure(error: Exception) -> Report:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from rxlane import policy, tuned_compat
+from rxlane.profile import exact_names
 from rxlane.tuned_compat import Adapter, Report, Row
 
 
@@ -135,7 +136,7 @@ class Facet:
         return [device for device in found if device is not None]
 
     def _names(self, instance: Any) -> tuple[str, ...]:
-        return tuned_compat.exact_names(self._variables.expand(instance.devices_expression))
+        return exact_names(self._variables.expand(instance.devices_expression))
 
     def _get_matching_devices(self, instance: Any, devices: Any) -> set[str]:
         matching = cast(Any, super())._get_matching_devices(instance, devices)

@@ -29,6 +29,9 @@ LAYERS = {
     "options": 2,
     "draft": 3,
     "policy": 3,
+    "profile": 4,
+    "request": 5,
+    "look": 6,
     "placement": 4,
     "layout": 4,
     "steering": 4,
@@ -52,6 +55,7 @@ LAYERS = {
 }
 PURE = {
     "model",
+    "profile",
     "errors",
     "uapi",
     "cpulist",

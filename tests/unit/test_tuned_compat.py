@@ -16,21 +16,6 @@ def row(devices: str = "eth0", name: str = "napi", **options: str | None) -> Row
 
 
 @pytest.mark.parametrize(
-    ("expression", "names"),
-    [
-        (None, ()),
-        ("", ()),
-        ("*", ()),
-        ("eth0", ("eth0",)),
-        ("eth0, veth1 !eth2 ens*", ("eth0", "veth1")),
-        ("eth[01] eth?", ()),
-    ],
-)
-def test_exact_names(expression: str | None, names: tuple[str, ...]) -> None:
-    assert tuned_compat.exact_names(expression) == names
-
-
-@pytest.mark.parametrize(
     ("path", "hardware"),
     [
         ("/devices/pci0000:00/0000:00:03.0/virtio0/net/eth0", True),

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A TuneD profile as sections of ours, read the way TuneD reads it. Pure: files come by a reader.
+
+TuneD's own loader is not used, although it may be installed: it runs the built-in functions of
+every variable, `${f:exec:...}` among them, and a plan must change nothing; and the profile may be
+for a recorded host, of which this one's functions know nothing. The rules are those of TuneD
+2.25 and 2.27 (tuned/profiles/{loader,merger,variables,unit}.py, hardware/device_matcher.py,
+plugins/base.py); what they need a function or this host for is refused, not guessed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rxlane.errors import Kind, RxlaneError, printable
+from rxlane.model import Link
+from rxlane.policy import KINDS, Given
+
+Read = Callable[[str], str | None]  # text of a file, None when it is not there
+
+# Later ones win, as in TuneD's profile_dirs.
+FOLDERS = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
+DEFAULT_PRIORITY = 0  # default_instance_priority in tuned-main.conf
+TRUE = ("True", "true", "1")
+# Conditions that TuneD asks of the host it runs on.
+CONDITIONS = ("cpuinfo_regex", "uname_regex", "devices_udev_regex")
+# What a section says to TuneD, not to its plugin.
+OF_TUNED = ("type", "devices", "enabled", "priority", "script_pre", "script_post")
+FUNCTION = re.compile(r"\$\{f:")
+VARIABLE = re.compile(r"(?<!\\)\$\{(\w+)\}")
+
+
+@dataclass(slots=True)
+class Unit:
+    """A section of the merged profile, with the variables' values in place."""
+
+    name: str
+    kind: str
+    devices: str
+    options: dict[str, str]
+    priority: int = DEFAULT_PRIORITY
+
+
+@dataclass(slots=True)
+class Profile:
+    """units: sections of our kinds in TuneD's order. notes: what TuneD would only log."""
+
+    name: str
+    units: list[Unit]
+    notes: list[str] = field(default_factory=list)
+
+    def sections(self, links: Collection[Link]) -> tuple[Given, ...]:
+        """Give devices to the units as TuneD does: each to the first of its kind that matches."""
+        free = {kind: {link.name: link for link in links} for kind in KINDS}
+        given = []
+        for unit in self.units:
+            named = exact_names(unit.devices)
+            own = [
+                link.name
+                for link in free[unit.kind].values()
+                if matches(unit.devices, link.name) and (link.physical or link.name in named)
+            ]
+            # A name that no device has must become an error of the plan, not be passed over.
+            own += [name for name in named if name not in {link.name for link in links}]
+            for name in own:
+                free[unit.kind].pop(name, None)
+            if own:
+                given.append(Given(unit.kind, unit.name, tuple(own), unit.options))
+            else:
+                self.notes.append(f"[{unit.name}]: no matching device")
+        return tuple(given)
+
+
+def unquote(value: str) -> str:
+    return re.sub(r'^"(.*)"$', r"\1", str(value).strip())
+
+
+def exact_names(expression: str | None) -> tuple[str, ...]:
+    """Return the names in a `devices=` expression that are no pattern and not negated."""
+    words = re.split(r"[\s,]+", expression or "")
+    return tuple(w for w in words if w and not re.search(r"[!*?\[]", w))
+
+
+def matches(expression: str, name: str) -> bool:
+    """Tell whether TuneD's `devices=` expression takes in a device."""
+    words = [word for word in re.split(r"[\s,]+", expression) if word]
+    wanted = [word for word in words if not word.startswith("!")] or ["*"]
+    unwanted = [word[1:] for word in words if word.startswith("!")]
+    hit = any(fnmatch.fnmatchcase(name, word) for word in wanted)
+    return hit and not any(fnmatch.fnmatchcase(name, word) for word in unwanted)
+
+
+def load(names: str, read: Read) -> Profile:
+    """Read a profile, or several separated by spaces, later ones over earlier ones.
+
+    A name with a slash is a tuned.conf or the folder of one. Raises OPTION when a file is not
+    there, is no profile, or needs what only TuneD on the host itself can find out.
+    """
+    merged = _Merged(read)
+    for name in names.split():
+        merged.load(name)
+    if not names.split():
+        raise _wrong(names, "no profile is named")
+    variables = merged.expanded()
+    ours = [
+        _unit(names, name, rows, variables)
+        for name, rows in merged.units.items()
+        if rows["type"] in KINDS and rows["enabled"] in TRUE
+    ]
+    if not ours:
+        known = ", ".join(f"[{kind}]" for kind in KINDS)
+        raise _wrong(names, f"has no section of {known}, so there is nothing to plan")
+    return Profile(names, sorted(ours, key=lambda unit: unit.priority), merged.notes)
+
+
+def _wrong(profile: str, problem: str, remedy: str | None = None) -> RxlaneError:
+    problem = f"profile {printable(profile, 60)}: {problem}"
+    return RxlaneError(Kind.OPTION, problem, remedy=remedy)
+
+
+def _parser(text: str, where: str, bare: bool = False) -> configparser.ConfigParser:
+    """bare: names without a value may stand there; they say nothing."""
+    parser = configparser.ConfigParser(
+        delimiters=("=",), inline_comment_prefixes=("#",), allow_no_value=bare, strict=False
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text, where)
+    except configparser.Error as error:
+        problem = str(error).splitlines()[0]
+        raise RxlaneError(Kind.FORMAT, f"{where}: {printable(problem, 120)}") from None
+    return parser
+
+
+def _rows(parser: configparser.ConfigParser, section: str) -> dict[str, str]:
+    return {k: v for k, v in parser.items(section, raw=True) if v is not None}
+
+
+class _Merged:
+    """Profiles in the making: sections by name, the variables as text."""
+
+    def __init__(self, read: Read) -> None:
+        self.units: dict[str, dict[str, str]] = {}
+        self.variables: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._read = read
+        self._seen: set[str] = set()
+
+    def load(self, name: str) -> None:
+        found = self._find(name)
+        if found is None:
+            return
+        path, text = found
+        self._seen.add(path)
+        folder = path.rpartition("/")[0]
+        parser = _parser(text.replace("${i:PROFILE_DIR}", folder), path)
+        sections = {section: _rows(parser, section) for section in parser.sections()}
+        for parent in re.split(r"\s*[,;]\s*", sections.pop("main", {}).get("include", "")):
+            if VARIABLE.search(parent) or FUNCTION.search(parent):
+                raise _wrong(name, f"include={parent}: only TuneD can tell which profile that is")
+            if parent.strip():
+                self.load(parent.strip())
+        for section, rows in sections.items():
+            self._merge(section, rows)
+
+    def _find(self, name: str) -> tuple[str, str] | None:
+        """Return path and text; None when it was read already or may be missing (`-name`)."""
+        wanted = name.removeprefix("-")
+        for path in _places(wanted):
+            if path in self._seen:
+                return None
+            text = self._read(path)
+            if text is not None:
+                return path, text
+        if name.startswith("-"):
+            return None
+        raise _wrong(name, "is not there", f"looked for {' and '.join(_places(wanted))}")
+
+    def _merge(self, section: str, rows: dict[str, str]) -> None:
+        fresh = rows.pop("replace", "") in TRUE
+        drop = re.split(r"\s*[,;]\s*", rows.pop("drop", ""))
+        if section == "variables":
+            self._merge_variables(rows, fresh)
+            return
+        # Of these the newer section's value or default counts, whatever the older one said.
+        anew = {"type": section, "devices": "*", "enabled": "1"}
+        old = {} if fresh else self.units.get(section, {})
+        kept = {key: value for key, value in old.items() if key not in drop}
+        self.units[section] = kept | anew | rows
+
+    def _merge_variables(self, rows: dict[str, str], fresh: bool) -> None:
+        first = rows.pop("prepend", "") in TRUE
+        old = {} if fresh else self.variables
+        before = {name: value for name, value in rows.items() if first and name not in old}
+        self.variables = before | old | rows
+
+    def expanded(self) -> dict[str, str]:
+        """Return the variables' values, each expanded by those before it."""
+        values: dict[str, str] = {}
+        for name, text in self.variables.items():
+            if name == "include":
+                self._include(_expand(text, values), values)
+            else:
+                values[name] = _expand(text, values)
+        return values
+
+    def _include(self, path: str, values: dict[str, str]) -> None:
+        text = self._read(path)
+        if text is None:
+            self.notes.append(f"{path} is not there: the profile's own defaults hold")
+            return
+        parser = _parser(f"[variables]\n{text}", path, bare=True)
+        for name, value in _rows(parser, "variables").items():
+            values[name] = _expand(value, values)
+
+
+def _places(name: str) -> Iterator[str]:
+    if "/" in name:
+        yield name if name.endswith(".conf") else f"{name.rstrip('/')}/tuned.conf"
+        return
+    for folder in reversed(FOLDERS):
+        yield f"{folder}/{name}/tuned.conf"
+
+
+def _expand(text: str, values: Mapping[str, str]) -> str:
+    """Put the values of variables in; unknown ones stay, as TuneD has it."""
+    found = VARIABLE.sub(lambda match: values.get(match[1], match[0]), text)
+    return re.sub(r"\\(\$\{\w+\})", r"\1", found)
+
+
+def _unit(profile: str, name: str, rows: Mapping[str, str], variables: Mapping[str, str]) -> Unit:
+    for word in CONDITIONS:
+        if word in rows:
+            problem = f"[{name}] has {word}, which only TuneD on the host itself can answer"
+            raise _wrong(profile, problem)
+    found = {key: unquote(_expand(value, variables)) for key, value in rows.items()}
+    for key, value in found.items():
+        _check_expanded(profile, f"[{name}] {key}", value)
+    try:
+        priority = int(found.get("priority", DEFAULT_PRIORITY))
+    except ValueError:
+        raise _wrong(profile, f"[{name}] priority is no number") from None
+    options = {key: value for key, value in found.items() if key not in OF_TUNED}
+    return Unit(name, found["type"], found["devices"], options, priority)
+
+
+def _check_expanded(profile: str, where: str, value: str) -> None:
+    if FUNCTION.search(value):
+        remedy = "plan with --option and the value that it gives there"
+        raise _wrong(profile, f"{where} needs a built-in function of TuneD on the host", remedy)
+    unknown = VARIABLE.search(value)
+    if unknown:
+        raise _wrong(profile, f"{where}: variable {unknown[1]} is not set")
