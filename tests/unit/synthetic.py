@@ -15,6 +15,7 @@ A recipe holds `about` (what the host stands for) and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,6 +157,7 @@ class _Maker:
     links: list[Link] = field(default_factory=list)
     irqs: list[Irq] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)
+    _bases: Counter[int] = field(default_factory=Counter)
 
     def add(self, row: Mapping[str, Any]) -> None:
         ifindex = len(self.links) + 2
@@ -190,7 +192,8 @@ class _Maker:
         if row["irq"] is None or not row["up"]:
             return {}
         keys = sorted(set(napi_of)) or list(range(row["rx"]))
-        copies = sum(1 for link in self.links if link.driver == row["driver"] and link.physical)
+        copies = self._bases[row["irq"]]
+        self._bases[row["irq"]] += 1
         online = self.topology.online
         near = [c.number for c in self.topology.cpus if c.online and c.node == row["node"]]
         found = {}

@@ -68,6 +68,15 @@ def test_snapshot_is_written_as_it_was_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_numbers_are_given_once(name: str) -> None:
+    snapshot, _ = load(name)
+    napis = [n.napi_id for link in snapshot.links for n in link.napis]
+    rows = [[i.number for i in snapshot.irqs], [t.pid for t in snapshot.threads], napis]
+    rows.append([link.ifindex for link in snapshot.links])
+    assert all(len(numbers) == len(set(numbers)) for numbers in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_map_fits_the_terminal(name: str) -> None:
     snapshot, _ = load(name)
     text = show.map_text(snapshot, snapshot.links)

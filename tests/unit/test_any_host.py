@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Properties of planning on hosts of any shape: made from random recipes (unit.synthetic).
+
+The rules are written down here once more, from what the issue of a host is, not from the code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from rxlane import cpulist
+from rxlane.apply import apply, rollback
+from rxlane.decide import decide
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Plan, Snapshot
+from rxlane.policy import Given, parse
+from rxlane.revert import revert
+from rxlane.sections import Policy
+from rxlane.settings import View
+from unit import simhost, synthetic
+from unit.simhost import MemoryStore, SimHost
+
+NODES = 4
+GROUPS = st.builds(
+    lambda cores, smt, node, package: {
+        "count": cores * smt,
+        "smt": smt,
+        "node": node,
+        "package": package,
+    },
+    st.integers(1, 8),
+    st.sampled_from([1, 1, 2, 4]),
+    st.integers(0, NODES - 1),
+    st.integers(0, 1),
+)
+LINKS = st.fixed_dictionaries(
+    {
+        "driver": st.sampled_from(["virtio_net", "mlx5_core", "ena"]),
+        "rx": st.integers(1, 12),
+        "node": st.sampled_from([None, 0, 1, 3]),
+    },
+    optional={
+        "tx": st.integers(1, 12),
+        "up": st.booleans(),
+        "physical": st.booleans(),
+        "queues_a_napi": st.sampled_from([0, 1, 1, 2, 3]),
+        "napi_source": st.sampled_from(["netdev", "order", "unknown"]),
+        "combined": st.booleans(),
+        "irq": st.sampled_from([None, 40, 2_147_480_000]),
+        "irq_source": st.sampled_from(["netdev", "irq-name"]),
+        "irq_cpus": st.sampled_from(["all", "each"]),
+        "managed": st.booleans(),
+        "steering": st.booleans(),
+    },
+)
+THREADED = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(["on", "busy-poll"]),
+        "sched": st.sampled_from(["other:0", "other:-5", "fifo:30", "batch:3"]),
+        "thread_cpus": st.sampled_from(["all", "each"]),
+    }
+)
+
+
+def some(draw: st.DrawFn, numbers: range) -> str:
+    """A random CPU list of some of the numbers."""
+    if not numbers:
+        return ""
+    found = st.sets(st.integers(numbers[0], numbers[-1]), max_size=len(numbers) // 2)
+    return cpulist.render(draw(found))
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Snapshot:
+    """1 to 192 CPUs with gaps of any kind, and up to four devices of any kind."""
+    groups = draw(st.lists(GROUPS, min_size=1, max_size=6))
+    count = sum(group["count"] for group in groups)
+    uniform = len({group["smt"] for group in groups}) == 1
+    kernel = draw(st.sampled_from(list(synthetic.KERNELS)))
+    links: list[dict[str, Any]] = []
+    for number, row in enumerate(draw(st.lists(LINKS, max_size=4))):
+        row["name"] = f"eth{number}"
+        if kernel in ("threaded", "busy-poll") and draw(st.booleans()):
+            row |= draw(THREADED)
+            if kernel == "threaded":
+                row["mode"] = "on"
+        links.append(row)
+    return synthetic.snapshot(
+        {
+            "kernel": kernel,
+            "cpus": groups,
+            "siblings": draw(st.sampled_from(["beside", "apart"])) if uniform else "beside",
+            # CPU 0 cannot go offline on most machines.
+            "offline": some(draw, range(1, count)),
+            "isolated": some(draw, range(1, count)),
+            "nohz_full": some(draw, range(1, count)),
+            "links": links,
+            "writers": draw(st.sampled_from([[], ["irqbalance"]])),
+        }
+    )
+
+
+LISTS = ["0", "1-3", "2,5,7", "0-7", "100-120"]
+NAPI = st.fixed_dictionaries(
+    {"threaded": st.sampled_from(["on", "busy-poll", "off", "on@1-", "busy-poll@0,on@1-"])},
+    optional={
+        "management_queues": st.sampled_from(["0", "1", "3"]),
+        "thread_cpus": st.sampled_from(["auto", "auto", *LISTS]),
+        "thread_policy": st.sampled_from(["other", "batch", "idle"]),
+        "defer_hard_irqs": st.sampled_from(["0", "100"]),
+        "gro_flush_timeout": st.sampled_from(["0", "15000"]),
+        "irq_suspend_timeout": st.just("20000"),
+    },
+)
+REALTIME = st.fixed_dictionaries(
+    {"thread_policy": st.sampled_from(["fifo", "rr"]), "thread_priority": st.sampled_from(["1"])},
+    optional={"allow_realtime_cpu0": st.sampled_from(["0", "1"])},
+)
+IRQ = st.fixed_dictionaries({"irq_cpus": st.sampled_from(["auto", "numa-local", *LISTS])})
+STEERING = st.fixed_dictionaries(
+    {},
+    optional={
+        "rps": st.sampled_from(["off", "auto", "numa-local", *LISTS]),
+        "rfs": st.sampled_from(["off", "auto", "500"]),
+        "xps": st.sampled_from(["off", "auto", "rxqs"]),
+        "netdev_max_backlog": st.just("5000"),
+    },
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    napi = draw(NAPI) | (draw(REALTIME) if draw(st.integers(0, 3)) == 0 else {})
+    rows = [Given("napi", "napi", (), napi)]
+    if draw(st.booleans()):
+        rows.append(Given("irq_layout", "irq", (), draw(IRQ)))
+    if draw(st.booleans()):
+        rows.append(Given("flow_steering", "flows", (), draw(STEERING)))
+    return parse(rows)
+
+
+def planned(host: Snapshot, policy: Policy) -> Plan:
+    """The plan; an example whose policy is refused on this host is another test's business."""
+    try:
+        return decide(host, policy)
+    except RxlaneError as error:
+        assert error.kind in (Kind.REFUSED, Kind.OPTION) and len(str(error).splitlines()) == 1
+        event(f"refused: {error.option}")
+        assume(False)
+        raise
+
+
+def wanted(host: Snapshot, plan: Plan, item: str) -> dict[tuple[str, int], str]:
+    """What every lane will have of this setting."""
+    view = View.of(host)
+    found: dict[tuple[str, int], str] = {}
+    if item == "threaded":
+        found = {key: lane.mode for key, lane in view.lanes.items() if lane.mode is not None}
+    for change in (*plan.changes, *plan.holds):
+        target = change.target
+        if target.item != item:
+            continue
+        if target.queue >= 0:
+            found[target.device, target.queue] = str(change.after)
+        else:
+            found |= {key: str(change.after) for key in view.lanes if key[0] == target.device}
+    return found
+
+
+def check_realtime(host: Snapshot, plan: Plan, policy: Policy) -> None:
+    """Real-time threads leave two housekeeping CPUs, and CPU 0 unless permitted."""
+    classes = wanted(host, plan, "thread-sched")
+    cpus = wanted(host, plan, "thread-cpus")
+    taken: set[int] = set()
+    for key, sched in classes.items():
+        if sched.startswith(("fifo", "rr")):
+            taken.update(cpulist.parse(cpus.get(key, cpulist.render(host.topology.online))))
+    if not taken:
+        return
+    assert len(set(host.topology.housekeeping) - taken) >= 2
+    assert 0 not in taken or policy.sections[0].allow_realtime_cpu0
+
+
+def check_pollers(host: Snapshot, plan: Plan) -> None:
+    """No CPU has two busy pollers that this plan binds."""
+    modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
+    bound = [key for key, mode in modes.items() if mode == "busy-poll" and key in cpus]
+    own = Counter(cpus[key] for key in bound if len(cpulist.parse(cpus[key])) == 1)
+    assert max(own.values(), default=1) == 1
+
+
+def check_values(host: Snapshot, plan: Plan, policy: Policy) -> None:
+    """CPUs exist and are online, RPS keeps off isolated CPUs, every change has its reason."""
+    online, ordinary = set(host.topology.online), set(host.topology.housekeeping)
+    fixed = {irq.number for irq in host.irqs if not irq.movable}
+    view, aside = View.of(host), policy.sections[0].management_queues
+    for change in (*plan.changes, *plan.holds):
+        target, value = change.target, str(change.after)
+        assert change.reason and change.disruption in ("none", "thread-restart")
+        if target.item.endswith("-cpus") and value != "off":
+            cpus = set(cpulist.parse(value))
+            assert cpus and cpus <= online
+            assert target.item != "rps-cpus" or cpus <= ordinary
+        if target.item == "irq-cpus":
+            lane = view.lane(target)
+            assert lane is not None and lane.irq is not None and lane.irq.number not in fixed
+        if target.item in ("threaded", "thread-cpus", "thread-sched") and target.queue >= 0:
+            assert target.queue >= aside
+    assert all(skip.reason for skip in plan.skips)
+
+
+@settings(max_examples=150, deadline=None)
+@given(hosts(), policies())
+def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
+    plan = planned(host, policy)
+    check_realtime(host, plan, policy)
+    check_pollers(host, plan)
+    check_values(host, plan, policy)
+    targets = [change.target for change in (*plan.changes, *plan.holds)]
+    assert len(targets) == len(set(targets))
+    assert plan == decide(host, policy)
+
+
+@settings(max_examples=100, deadline=None)
+@given(hosts(), policies())
+def test_revert_names_every_original(host: Snapshot, policy: Policy) -> None:
+    plan = planned(host, policy)
+    view = View.of(host)
+    undone = {change.target: change.after for change in revert(plan, host).changes}
+    assert undone == {c.target: c.before for c in plan.changes if c.before is not None}
+    assert all(view.read(target) == value for target, value in undone.items())
+
+
+@settings(max_examples=100, deadline=None)
+@given(hosts(), policies())
+def test_applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
+    """The second apply writes nothing, and the rollback restores every setting."""
+    planned(host, policy)
+    sim, store = SimHost(host), MemoryStore()
+    before = simhost.settings(sim)
+    apply(sim, store, policy)
+    count = sim.writes
+    assert decide(sim.observe(), policy).changes == ()
+    assert apply(sim, store, policy).written == 0 and sim.writes == count
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
