@@ -76,11 +76,16 @@ def load_current(kernel: Kernel, store: Store) -> tuple[Journal | None, tuple[st
 
 
 def apply(
-    kernel: Kernel, store: Store, policy: Policy, scope: Collection[str] | None = None
+    kernel: Kernel,
+    store: Store,
+    policy: Policy,
+    scope: Collection[str] | None = None,
+    owner: str = "",
 ) -> Applied:
     """Plan on the running host and write what differs.
 
-    scope: the devices for which this policy replaces earlier ones; None means all. Raises what
+    scope: the devices for which this policy replaces earlier ones; None means all. owner: who
+    wants it, TUNED or nobody in particular. Raises what
     decide() raises with nothing written, and KERNEL or JOURNAL with everything undone.
     """
     with store.lock():
@@ -96,7 +101,7 @@ def apply(
                 before = kernel.observe(steered=steered)
                 plan = decide(before, policy)
                 carried = carry(journal, plan, before, scope)
-                now = _write(kernel, store, carried, before, undo)
+                now = _write(kernel, store, carried, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
@@ -125,6 +130,7 @@ def _write(
     carried: Carried,
     before: Snapshot,
     undo: dict[Target, Value],
+    owner: str,
 ) -> dict[Target, str]:
     """Write one round; undo collects what must be put back, the first value of each counts.
 
@@ -133,8 +139,9 @@ def _write(
     refused: dict[Target, str] = {}
     boot, entries = kernel.boot_id(), carried.entries
     journal = store.load()
-    if entries and (journal is None or journal.entries != entries):
-        store.save(Journal(boot, entries))
+    owner = owner or (journal.owner if journal else "")
+    if entries and journal != Journal(boot, entries, owner):
+        store.save(Journal(boot, entries, owner))
     devices = {c.target.device for c in carried.changes}
     _collect(undo, _present_values(View.of(before), carried.changes))
     for items in PHASES:
@@ -148,13 +155,13 @@ def _write(
         if born:
             # What a new thread was born with is its original; known only now.
             entries = tuple(_with_birth(e, born) for e in entries)
-            store.save(Journal(boot, entries))
+            store.save(Journal(boot, entries, owner))
             _collect(undo, born)
         now = _write_groups(kernel, view, [(c.target, c.after) for c in phase])
         if now:
             refused.update(now)
             entries = tuple(replace(e, after=None) if e.target in now else e for e in entries)
-            store.save(Journal(boot, entries))
+            store.save(Journal(boot, entries, owner))
         _read_back(kernel, devices, [c for c in phase if c.target not in now])
     return refused
 
@@ -362,7 +369,7 @@ def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
     if not kept:
         store.remove()
     elif kept != journal.entries:
-        store.save(Journal(journal.boot_id, kept))
+        store.save(replace(journal, entries=kept))
 
 
 def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:

@@ -19,7 +19,7 @@ from rxlane.model import Link, Plan, Snapshot
 from rxlane.sections import Policy
 
 if TYPE_CHECKING:
-    from rxlane.journal import Pending
+    from rxlane.journal import Pending, Store
 
 STATE = "/var/lib/rxlane"
 CONFIRM_MOST = 86400  # seconds
@@ -71,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         "--boot",
         action="store_true",
         help="only discard what earlier boots left; for the start of the host",
+    )
+    back.add_argument(
+        "--orphaned",
+        action="store_true",
+        help="only what TuneD wrote and will not write again; for the start of TuneD",
     )
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
@@ -212,10 +217,12 @@ def _rollback(args: argparse.Namespace) -> int:
     from rxlane.journal import Store
     from rxlane.kernel import Linux
 
+    store = Store(args.state)
+    if args.orphaned and not _orphaned(store):
+        return 0
     kernel = Linux()
     devices = [link.name for link in request.resolve(args.devices, kernel.observe())]
     _need_root()
-    store = Store(args.state)
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):
             print(f"note: {note}", file=sys.stderr)
@@ -229,6 +236,15 @@ def _rollback(args: argparse.Namespace) -> int:
         print(f"not put back: {line}", file=sys.stderr)
     print(f"{done.written} settings put back")
     return 1 if done.pending else 0
+
+
+def _orphaned(store: Store) -> bool:
+    """True when a TuneD that is gone left settings that the next one does not write again."""
+    from rxlane import tuned_profiles
+    from rxlane.model import TUNED
+
+    journal = store.load()
+    return journal is not None and journal.owner == TUNED and not tuned_profiles.at_start()
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

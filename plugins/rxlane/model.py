@@ -373,8 +373,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written."""
+    """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written.
+
+    owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
+    """
 
     boot_id: str
     entries: tuple[Entry, ...]
+    owner: str = ""
     format: int = FORMAT
+
+
+TUNED = "tuned"

@@ -117,6 +117,15 @@ def load(names: str, read: Read) -> Profile:
     return Profile(names, sorted(ours, key=lambda unit: unit.priority), merged.notes)
 
 
+def kinds(names: str, read: Read) -> frozenset[str]:
+    """Return which kinds of our sections profiles have switched on; raises as load() does."""
+    merged = _Merged(read)
+    for name in names.split():
+        merged.load(name)
+    on = {rows["type"] for rows in merged.units.values() if rows["enabled"] in TRUE}
+    return frozenset(on) & frozenset(KINDS)
+
+
 def _wrong(profile: str, problem: str, remedy: str | None = None) -> RxlaneError:
     problem = f"profile {printable(profile, 60)}: {problem}"
     return RxlaneError(Kind.OPTION, problem, remedy=remedy)

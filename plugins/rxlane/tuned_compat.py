@@ -24,6 +24,7 @@ from rxlane.model import (
     STEERING_ITEMS,
     SYSCTL_ITEMS,
     THREAD_ITEMS,
+    TUNED,
     Plan,
     Target,
 )
@@ -113,7 +114,7 @@ class Adapter:
     def apply(self, rows: Iterable[Row]) -> Report:
         """Write one plan for all sections. Originals of a killed TuneD are carried over."""
         try:
-            done = apply(self._open_kernel(), self._store, _policy(rows))
+            done = apply(self._open_kernel(), self._store, _policy(rows), owner=TUNED)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         self._unmovable = done.unmovable

@@ -46,6 +46,7 @@ LAYERS = {
     "kernel": 5,
     "apply": 6,
     "tuned_compat": 7,
+    "tuned_profiles": 5,
     "tuned_facet": 8,
     "confirm": 7,
     "guard": 8,

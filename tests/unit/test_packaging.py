@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from rxlane import cli
+
 TREE = Path(__file__).resolve().parents[2]
 DEBIAN = TREE / "packaging" / "debian"
 PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane")
@@ -156,6 +158,25 @@ def test_journal_undoes_what_tuned_cannot(host: Host) -> None:
     host.journal()
     calls = host.script("tuned-profiles-rxlane.prerm", "remove")
     assert calls == ["tuned-adm off", "rxlane rollback"]
+
+
+def test_tuned_brings_back_what_a_dead_one_left() -> None:
+    """The drop-in is installed, and its command line is one that rxlane takes."""
+    assert "debian/50-rxlane.conf" in installed_patterns("install")
+    line = re.search(r"^ExecStartPre=-/usr/bin/rxlane (.*)$", _debian("50-rxlane.conf"), re.M)
+    assert line is not None
+    assert cli._parser().parse_args(line[1].split()).orphaned
+
+
+def test_boot_unit_runs_before_tuned() -> None:
+    text = _debian("rxlane.rxlane-boot.service")
+    line = re.search(r"^ExecStart=/usr/bin/rxlane (.*)$", text, re.M)
+    assert line is not None and cli._parser().parse_args(line[1].split()).boot
+    assert "Before=tuned.service" in text and "--name=rxlane-boot" in _debian("rules")
+
+
+def _debian(name: str) -> str:
+    return (DEBIAN / name).read_text()
 
 
 @pytest.mark.parametrize("script", ["tuned-profiles-rxlane.prerm", "rxlane.prerm"])
