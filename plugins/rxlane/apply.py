@@ -12,11 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from rxlane import stages
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import (
+    CHANNEL_ITEMS,
+    ETHTOOL_ITEMS,
     HOST,
     IRQ_ITEMS,
     PHASES,
@@ -38,10 +41,6 @@ from rxlane.revert import Carried, carry, renamed
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import absence
-
-# A second look after settings went back to their originals: a section without modes of its own
-# places the threads that are there, and those may be others now.
-ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,14 @@ def apply(
         refused: dict[Target, str] = {}
         written = 0
         try:
-            for _ in range(ROUNDS):
+            for _ in range(stages.ROUNDS):
                 journal = store.load()
-                entries = journal.entries if journal else ()
-                steered = bool(policy.steering) or _steer(e.item for e in entries)
-                before = kernel.observe(steered=steered)
+                items = {e.item for e in journal.entries} if journal else set()
+                before = kernel.observe(None, *stages.reads(policy, items))
+                before = stages.without_tunables(before, refused)
                 plan = decide(before, policy)
-                carried = carry(journal, plan, before, scope)
+                whole = carry(journal, _without(plan, refused), before, scope)
+                carried = stages.first_part(whole, View.of(before))
                 now = _write(kernel, store, carried, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
@@ -113,14 +113,18 @@ def apply(
         return Applied(_without(plan, refused), written, notes, frozenset(refused))
 
 
-def _steer(items: Iterable[str]) -> bool:
-    """True when any of these settings is about steering, whose reading costs most."""
-    return any(item in STEERING_ITEMS for item in items)
+def _reads(items: Iterable[str]) -> tuple[bool, bool]:
+    """Return whether any of these settings is about steering or ethtool: both cost most to read."""
+    known = set(items)
+    return not known.isdisjoint(STEERING_ITEMS), not known.isdisjoint(ETHTOOL_ITEMS)
 
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
     changes = tuple(c for c in plan.changes if c.target not in refused)
-    skips = (Skip(t.device, t.queue, t.item, "unmovable", why) for t, why in refused.items())
+    skips = (
+        Skip(t.device, t.queue, t.item, "unmovable" if t.item in IRQ_ITEMS else "unsupported", why)
+        for t, why in refused.items()
+    )
     return replace(plan, changes=changes, skips=(*plan.skips, *skips))
 
 
@@ -143,12 +147,14 @@ def _write(
     if entries and journal != Journal(boot, entries, owner):
         store.save(Journal(boot, entries, owner))
     devices = {c.target.device for c in carried.changes}
-    _collect(undo, _present_values(View.of(before), carried.changes))
+    view = View.of(before)
+    _collect(undo, _present_values(view, carried.changes))
+    _collect(undo, stages.of_reset(view, carried.changes))
     for items in PHASES:
         phase = [c for c in carried.changes if c.target.item in items]
         if not phase:
             continue
-        view = View.of(kernel.observe(devices, _steer(items)))
+        view = View.of(kernel.observe(devices, *_reads(items)))
         optional = {t for t in carried.optional if view.read(t) is None}
         phase = [c for c in phase if c.target not in optional]
         born = _births(phase, view)
@@ -213,7 +219,8 @@ def _write_groups(
         try:
             _write_one(kernel, view, device, queue, values)
         except RxlaneError as error:
-            if error.kind is Kind.UNMOVABLE:
+            lacking = error.kind is Kind.UNSUPPORTED and values.keys() <= set(ETHTOOL_ITEMS)
+            if error.kind is Kind.UNMOVABLE or lacking:
                 refused.update({Target(device, queue, item): error.problem for item in values})
                 continue
             if error.device is None:
@@ -226,6 +233,9 @@ def _write_one(
     kernel: Kernel, view: View, device: str, queue: int, values: dict[str, Value]
 ) -> None:
     first = next(iter(values))
+    if first in ETHTOOL_ITEMS:
+        kernel.write_tunables(_link(view, device), values)
+        return
     if device == HOST:
         for name, value in values.items():
             kernel.write_sysctl(name, value)
@@ -262,8 +272,8 @@ def _link(view: View, device: str) -> Link:
 
 
 def _read_back(kernel: Kernel, devices: Collection[str], phase: Iterable[Change]) -> None:
-    steered = _steer(c.target.item for c in phase)
-    view = View.of(kernel.observe(devices, steered))
+    phase = list(phase)
+    view = View.of(kernel.observe(devices, *_reads(c.target.item for c in phase)))
     for change in phase:
         found = view.read(change.target)
         if found != change.after:
@@ -295,18 +305,31 @@ def _undo(
 
 
 def put_back(kernel: Kernel, values: dict[Target, Value]) -> tuple[int, list[str]]:
-    """Write values wherever they differ, going on after a failure.
+    """Write values wherever they differ, going on after a failure; first those of queues that go.
 
     Returns how many were written and one line for each that could not be. A setting without a
     present value (its thread ended with the mode) needs nothing.
     """
     devices = {t.device for t in values}
+    written, failed = 0, list[str]()
+    leaving = {}
+    if any(t.item in CHANNEL_ITEMS for t in values):
+        leaving = stages.leaving(values, View.of(kernel.observe(devices, False, True)))
+    for part in (leaving, values) if leaving else (values,):
+        count, problems = _put_back(kernel, part, devices)
+        written, failed = written + count, failed + problems
+    return written, failed
+
+
+def _put_back(
+    kernel: Kernel, values: Mapping[Target, Value], devices: Collection[str]
+) -> tuple[int, list[str]]:
     written, failed = 0, []
     for items in PHASES:
         due = [(t, v) for t, v in values.items() if t.item in items]
         if not due:
             continue
-        view = View.of(kernel.observe(devices, _steer(items)))
+        view = View.of(kernel.observe(devices, *_reads(items)))
         due = [(t, v) for t, v in due if view.read(t) not in (None, v)]
         for _, group in groupby(sorted(due, key=_group), key=_group):
             wanted = list(group)
@@ -344,7 +367,7 @@ def bring_back(
     journal, notes = load_current(kernel, store)
     if journal is None:
         return RolledBack(0, (), notes)
-    before = kernel.observe(steered=False)
+    before = kernel.observe(steered=False, tuned=False)
     here = renamed(journal.entries, before.links)
     mine = [
         e
@@ -353,8 +376,7 @@ def bring_back(
     ]
     goal = {e.target: e.before for e in mine if e.before is not None}
     written, failed = put_back(kernel, goal)
-    steered = _steer(e.item for e in mine)
-    waiting = _waiting(kernel.observe(steered=steered), mine)
+    waiting = _waiting(kernel.observe(None, *_reads(e.item for e in mine)), mine)
     others = set(here).difference(mine)
     kept = tuple(e for e in here if e in others or e.target in waiting)
     _keep(store, journal, kept)
@@ -376,6 +398,8 @@ def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
     """Return the entries that are not at their original, with the reason."""
     view = View.of(now)
     result = {}
+    entries = list(entries)
+    originals = {e.target: e.before for e in entries}
     for entry in entries:
         found = view.read(entry.target)
         if found == entry.before:
@@ -385,6 +409,7 @@ def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
                 result[entry.target] = f"is {found}, was {entry.before}"
             continue
         why = absence(view, entry.target)
-        if why != "queue has no thread" and entry.before is not None:
+        needless = why == "queue has no thread" or stages.gone(view, originals, entry.target)
+        if not needless and entry.before is not None:
             result[entry.target] = why
     return result

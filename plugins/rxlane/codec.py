@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from rxlane.errors import Kind, RxlaneError, printable
@@ -20,10 +20,15 @@ _T = TypeVar("_T")
 def to_plain(value: Any) -> Any:
     """Return dicts, lists, numbers and strings for a dataclass, a tuple or a plain value."""
     if is_dataclass(value):
-        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if _says(value, f)}
     if isinstance(value, tuple | list):
         return [to_plain(v) for v in value]
     return value
+
+
+def _says(value: Any, field: Field[Any]) -> bool:
+    """False for a field of model.LATER at its default."""
+    return "later" not in field.metadata or getattr(value, field.name) != field.default
 
 
 def from_plain(cls: type[_T], data: object, where: str = "") -> _T:

@@ -7,7 +7,7 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
-from rxlane import cpulist, layout, placement, steering, uapi
+from rxlane import cpulist, hardware, housekeeping, layout, placement, steering, uapi
 from rxlane.draft import Draft, assigned
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
@@ -41,14 +41,37 @@ NO_BUSY_POLL = "kernel does not support busy-poll threaded NAPI"
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     """Lay out every device that the policy names; see the module for what it raises."""
-    draft = Draft(View.of(snapshot), Index.of(snapshot))
+    devices = assigned(snapshot, policy.sections)
+    present = View.of(snapshot)
+    future = hardware.foresee(snapshot, hardware.counts(devices))
+    view = present if future is snapshot else View.of(future)
+    draft = Draft(view, Index.of(future), present)
+    draft.aside = {link.name: section.management_queues for section, link in devices}
+    hardware.plan(draft, policy, devices)
+    return _lay_out(draft, future, policy)
+
+
+def _lay_out(draft: Draft, snapshot: Snapshot, policy: Policy) -> Plan:
+    """Plan everything that belongs to queues, on the host as it will be with its channels."""
     threaded: list[placement.Wanted] = []
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
     placer = placement.place(draft, snapshot.topology, threaded)
     layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
     steering.steer(draft, placer, assigned(snapshot, policy.steering), policy.steering)
+    housekeeping.keep(draft, policy.irq, _busy(draft, threaded))
     return draft.plan()
+
+
+def _busy(draft: Draft, threaded: list[placement.Wanted]) -> set[int]:
+    """Return the CPUs that busy pollers and real-time threads are bound to."""
+    found: set[int] = set()
+    for one in (w for w in threaded if w.mode != "off" and (w.polling or w.realtime)):
+        cpus = draft.wanted(Target(one.link.name, one.lane.queue.index, CPUS))
+        numbers = () if cpus is None else cpulist.parse(str(cpus))
+        if len(numbers) == 1:
+            found.update(numbers)
+    return found
 
 
 def _bound(draft: Draft, threaded: list[placement.Wanted]) -> dict[tuple[str, int], int]:

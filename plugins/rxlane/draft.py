@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
-    DISRUPTION,
     Change,
     Index,
     Link,
@@ -20,30 +19,39 @@ from rxlane.model import (
     Target,
     Topology,
     Value,
+    disruption,
 )
 from rxlane.sections import Named
 from rxlane.settings import View
 
 _S = TypeVar("_S", bound=Named)
+_V = TypeVar("_V")
 
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making."""
+    """A plan in the making.
+
+    view, index: the host as it will be with the channels wanted. present: the host as it is.
+    """
 
     view: View
     index: Index
+    present: View
     changes: list[Change] = field(default_factory=list)
     holds: list[Change] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # How many of each device's lowest RX queues a [napi] section keeps as they are.
+    aside: dict[str, int] = field(default_factory=dict)
     _wanted: dict[Target, Value] = field(default_factory=dict)
 
     def want(self, target: Target, value: Value, reason: str) -> None:
         """Note a wanted value: a change when it differs, else one that holds."""
-        before = self.view.read(target)
-        disruption = DISRUPTION.get(target.item, "none")
-        change = Change(target, before, value, reason, disruption)
+        before = self.present.read(target)
+        link = self.view.links.get(target.device)
+        price = disruption(target.item, "" if link is None else link.driver)
+        change = Change(target, before, value, reason, price)
         (self.holds if before == value else self.changes).append(change)
         self._wanted[target] = value
 
@@ -107,3 +115,26 @@ def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int])
             value=section.option(option),
             remedy=f"CPUs {cpulist.render(host.online)} are online",
         )
+
+
+def one_value(
+    asked: Iterable[tuple[_S, str, _V | None]], option: str
+) -> Iterator[tuple[_S, str, _V]]:
+    """Yield (section, item, value) of what is said once; an OPTION error when it is said apart."""
+    first: dict[str, tuple[_S, _V]] = {}
+    for section, item, value in asked:
+        if value is None:
+            continue
+        earlier = first.setdefault(item, (section, value))
+        if earlier[1] != value:
+            raise RxlaneError(
+                Kind.OPTION,
+                f"section [{earlier[0].name}] sets it to {earlier[0].option(option)}, and the"
+                " host has one value",
+                section=section.name,
+                option=option,
+                value=section.option(option),
+                remedy="set it in one section only",
+            )
+        if earlier[0] is section:
+            yield section, item, value

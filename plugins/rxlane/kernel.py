@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rxlane import cpulist, observe, threads, uapi
 from rxlane.errors import Kind, RxlaneError
+from rxlane.ethtool import Ethtool
 from rxlane.model import (
     CPUS,
     DEFER,
@@ -23,6 +24,7 @@ from rxlane.model import (
     SUSPEND,
     THREADED,
     TX_ITEMS,
+    WORKQUEUE,
     XPS,
     XPS_RXQS,
     Link,
@@ -51,7 +53,9 @@ Values = Mapping[str, Value]
 class Kernel(Protocol):
     """What apply() needs; tests put a simulated host in its place."""
 
-    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot: ...
+    def observe(
+        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+    ) -> Snapshot: ...
 
     def write_napi(self, napi_id: int, values: Values) -> None: ...
 
@@ -62,6 +66,8 @@ class Kernel(Protocol):
     def write_irq(self, number: int, cpus: str) -> None: ...
 
     def write_queue(self, link: Link, queue: int, values: Values) -> None: ...
+
+    def write_tunables(self, link: Link, values: Values) -> None: ...
 
     def write_sysctl(self, name: str, value: Value) -> None: ...
 
@@ -74,18 +80,33 @@ class Linux:
     def __init__(self, root: str | Path = "/") -> None:
         self._sysfs = Sysfs(root)
         self._netdev = Netdev()
+        self._ethtool: Ethtool | None = None
         self._capabilities = self._netdev.capabilities()
 
     def close(self) -> None:
         self._netdev.close()
+        if self._ethtool is not None:
+            self._ethtool.close()
 
     def boot_id(self) -> str:
         return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
 
-    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot:
+    def observe(
+        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+    ) -> Snapshot:
+        """Read the host. steered: also RPS, RFS, XPS. tuned: also what ethtool knows."""
         # CPUs are read each time: a long-lived daemon sees them come and go.
         cpus = observe.topology(self._sysfs)
-        return observe.observe(self._sysfs, self._netdev, self._capabilities, cpus, names, steered)
+        tunables = self._tools().tunables() if tuned else {}
+        return observe.observe(
+            *(self._sysfs, self._netdev, self._capabilities, cpus, names, steered, tunables)
+        )
+
+    def _tools(self) -> Ethtool:
+        # Opened late: most phases of an apply do not need it.
+        if self._ethtool is None:
+            self._ethtool = Ethtool()
+        return self._ethtool
 
     def write_napi(self, napi_id: int, values: Values) -> None:
         """Set any of NAPI_ITEMS on one NAPI with a single message."""
@@ -125,8 +146,16 @@ class Linux:
             base = f"sys/class/net/{link.name}/queues/{kind}-{queue}"
             self._sysfs.write(f"{base}/{QUEUE_FILE[item]}", _steering_text(item, value))
 
+    def write_tunables(self, link: Link, values: Values) -> None:
+        """Set any of ETHTOOL_ITEMS; UNSUPPORTED when the driver has no such setting."""
+        self._tools().write(link.ifindex, values)
+
     def write_sysctl(self, name: str, value: Value) -> None:
-        self._sysfs.write(observe.sysctl_file(name), str(value))
+        """Set one of HOST_ITEMS."""
+        text = str(value)
+        if name == WORKQUEUE:
+            text = cpulist.render_mask(cpulist.parse(text))
+        self._sysfs.write(observe.host_file(name), text)
 
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's thread, checked just before to be one.

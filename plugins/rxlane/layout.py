@@ -36,14 +36,18 @@ def place(
     for section, link, lane, irq in sorted(wanted, key=_turn):
         queue = lane.queue.index
         cpus = _choose(host, placer, section, link, bound.get((link.name, queue)))
-        reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], IRQ {irq.number}"
+        reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], {_called(irq)}"
         draft.want(Target(link.name, queue, IRQ_CPUS), cpulist.render(cpus), reason)
     if wanted and BALANCER in draft.view.snapshot.writers:
-        numbers = cpulist.render(irq.number for _, _, _, irq in wanted)
+        numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)
         draft.warnings.append(
             f"{BALANCER} runs and may move IRQs {numbers} again: stop it, or give it --banirq for"
             " each"
         )
+
+
+def _called(irq: Irq) -> str:
+    return f"IRQ {irq.number}" if irq.number >= 0 else "the new queue's IRQ"
 
 
 def _turn(one: Wanted) -> tuple[int, int]:
@@ -59,7 +63,8 @@ def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted
             reason = f"interface {link.name} is down and may hold no interrupts"
             draft.skip(link.name, WHOLE, IRQ_CPUS, "down", reason)
             continue
-        for lane in lanes(draft.index, link):
+        aside = draft.aside.get(link.name, 0)
+        for lane in list(lanes(draft.index, link))[aside:]:
             queue, irq = lane.queue.index, lane.irq
             if irq is None:
                 reason = "no interrupt is known for the queue"

@@ -8,14 +8,18 @@ CPU and node numbers as in /sys/devices/system. None means "the kernel does not 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 FORMAT = 1  # of recorded snapshots and of the journal
 
 Value = int | str
 
 _V = TypeVar("_V")
+
+# A field that came after the first recordings: written only when it says something, so that older
+# recordings and journals stay what they are.
+LATER: dict[str, Any] = {"later": True}
 
 # Settings, by the name under which plans, journals and reports show them.
 THREADED = "threaded"  # off | on | busy-poll
@@ -31,22 +35,61 @@ XPS = "xps-cpus"  # CPU list, or off; of a TX queue
 XPS_RXQS = "xps-rxqs"  # queue list, or off; of a TX queue
 
 OFF = "off"  # an empty CPU or queue list
+ON = "on"
+
+# Settings of a whole device that its driver keeps, by ethtool's names.
+CHANNELS_RX = "channels-rx"  # receive-only queues
+CHANNELS_TX = "channels-tx"  # send-only queues
+CHANNELS_COMBINED = "channels-combined"  # pairs of a receive and a send queue
+RING_RX = "ring-rx"  # descriptors
+RING_TX = "ring-tx"
+ADAPTIVE_RX = "adaptive-rx"  # off | on
+ADAPTIVE_TX = "adaptive-tx"
+RX_USECS = "rx-usecs"  # microseconds from a packet to its interrupt
+TX_USECS = "tx-usecs"
+RX_FRAMES = "rx-frames"  # packets that wait for one interrupt
+TX_FRAMES = "tx-frames"
+NTUPLE = "rx-ntuple-filter"  # off | on; with RFS, aRFS where the driver implements it
 
 # Settings of the whole host, each a number in a file below /proc/sys.
 FLOW_ENTRIES = "net.core.rps_sock_flow_entries"
 BACKLOG = "net.core.netdev_max_backlog"
 BUSY_READ = "net.core.busy_read"
 BUSY_POLL = "net.core.busy_poll"
+TIMER_MIGRATION = "kernel.timer_migration"
+WORKQUEUE = "workqueue-cpus"  # CPU list; a mask in sysfs, the only one that is no sysctl
 
+CHANNEL_ITEMS = (CHANNELS_RX, CHANNELS_TX, CHANNELS_COMBINED)
+RING_ITEMS = (RING_RX, RING_TX)
+COALESCE_ITEMS = (ADAPTIVE_RX, ADAPTIVE_TX, RX_USECS, TX_USECS, RX_FRAMES, TX_FRAMES)
+FEATURE_ITEMS = (NTUPLE,)
+ETHTOOL_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS, *COALESCE_ITEMS, *FEATURE_ITEMS)
+RESET_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS)  # their drivers set queues up anew
+SWITCHES = (ADAPTIVE_RX, ADAPTIVE_TX, NTUPLE)  # shown as off and on
 IRQ_ITEMS = (IRQ_CPUS,)
 NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
 THREAD_ITEMS = (CPUS, SCHED)
 TX_ITEMS = (XPS, XPS_RXQS)
 STEERING_ITEMS = (RPS, RFS, *TX_ITEMS)
-SYSCTL_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
-# The one order of writing: a NAPI's first poll finds its IRQ placed, threads exist once their
-# mode is set, and flows are steered only when every queue has its place.
-PHASES = (IRQ_ITEMS, NAPI_ITEMS, THREAD_ITEMS, STEERING_ITEMS, SYSCTL_ITEMS)
+RX_ITEMS = (*IRQ_ITEMS, *NAPI_ITEMS, *THREAD_ITEMS, RPS, RFS)  # of one receive queue
+NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
+CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
+SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
+HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
+# The one order of writing: first what makes queues, and what resets them; a NAPI's first poll
+# finds its IRQ placed, threads exist once their mode is set, and flows are steered only when every
+# queue has its place.
+PHASES = (
+    CHANNEL_ITEMS,
+    RING_ITEMS,
+    COALESCE_ITEMS,
+    IRQ_ITEMS,
+    NAPI_ITEMS,
+    THREAD_ITEMS,
+    FEATURE_ITEMS,
+    STEERING_ITEMS,
+    HOST_ITEMS,
+)
 
 # enum netdev_napi_threaded, include/uapi/linux/netdev.h
 MODES = ("off", "on", "busy-poll")
@@ -55,7 +98,9 @@ REALTIME = ("fifo", "rr")
 FAIR = ("other", "batch", "idle")
 UNKNOWN_SCHED = ("deadline", "ext")  # classes rxlane could not put back
 
-DISRUPTION = {THREADED: "thread-restart"}  # everything else here disturbs nothing
+DISRUPTION = {THREADED: "thread-restart"}  # RESET_ITEMS: see disruption(); all else: none
+# virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
+PAUSING = frozenset({"virtio_net"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +172,18 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class Tunable:
+    """One of ETHTOOL_ITEMS that the driver lets change; top is the highest value, if it says one.
+
+    value of SWITCHES: 0 off, 1 on.
+    """
+
+    item: str
+    value: int
+    top: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files."""
 
@@ -141,6 +198,10 @@ class Link:
     gro_flush_timeout: int | None = None
     napis: tuple[Napi, ...] = ()
     queues: tuple[Queue, ...] = ()
+    tunables: tuple[Tunable, ...] = field(default=(), metadata=LATER)
+
+    def tunable(self, item: str) -> Tunable | None:
+        return next((t for t in self.tunables if t.item == item), None)
 
     def count(self, kind: str) -> int:
         return sum(1 for q in self.queues if q.kind == kind)
@@ -200,6 +261,7 @@ class Snapshot:
     """Everything that the pure parts work on; holds no addresses and no host name.
 
     writers: programs that were running and write the same settings, such as irqbalance.
+    sessions: devices over which somebody is logged in. workqueue_cpus: of unbound kernel workers.
     """
 
     capabilities: Capabilities
@@ -211,6 +273,8 @@ class Snapshot:
     sysctls: tuple[Sysctl, ...] = ()
     writers: tuple[str, ...] = ()
     format: int = FORMAT
+    sessions: tuple[str, ...] = field(default=(), metadata=LATER)
+    workqueue_cpus: tuple[int, ...] | None = field(default=None, metadata=LATER)
 
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)
@@ -294,6 +358,16 @@ class Target:
         return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
 
 
+def disruption(item: str, driver: str) -> str:
+    """Say what writing the setting does to traffic: none, thread-restart, queue-pause, link-reset.
+
+    A driver that is not known to pause only is taken to reset the link.
+    """
+    if item in RESET_ITEMS:
+        return "queue-pause" if driver in PAUSING else "link-reset"
+    return DISRUPTION.get(item, "none")
+
+
 WHOLE = -1
 HOST = ""  # no device has an empty name
 
@@ -365,6 +439,7 @@ class Entry:
     item: str
     before: Value | None
     after: Value | None
+    kept: bool = field(default=False, metadata=LATER)
 
     @property
     def target(self) -> Target:

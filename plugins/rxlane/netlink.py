@@ -25,6 +25,8 @@ _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: len, type, flags, seq, pid
 _GENL = struct.Struct("=BBH")  # struct genlmsghdr: cmd, version, reserved
 _ATTR = struct.Struct("=HH")  # struct nlattr: len, type
 _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+# struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
+_ROUTE = struct.Struct("=BBBBBBBBI")
 _ERROR = struct.Struct("=i")
 
 # Above what the kernel uses for one dump datagram (32 KiB, netlink_recvmsg()).
@@ -55,7 +57,7 @@ class NetlinkError(RxlaneError):
         self.offset = offset
 
 
-def _malformed(what: str) -> RxlaneError:
+def malformed(what: str) -> RxlaneError:
     return RxlaneError(Kind.FORMAT, f"malformed netlink data: {what}")
 
 
@@ -69,6 +71,10 @@ def pack_u32(number: int, value: int) -> bytes:
     return pack_attr(number, struct.pack("=I", value))
 
 
+def pack_nest(number: int, *attributes: bytes) -> bytes:
+    return pack_attr(number | u.NLA_F_NESTED, b"".join(attributes))
+
+
 def pack_message(kind: int, flags: int, seq: int, body: bytes) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, seq, 0) + body
 
@@ -78,10 +84,10 @@ def parse_messages(data: bytes) -> Iterator[Message]:
     offset = 0
     while offset < len(data):
         if len(data) - offset < _HEADER.size:
-            raise _malformed(f"{len(data) - offset} bytes left, a header takes {_HEADER.size}")
+            raise malformed(f"{len(data) - offset} bytes left, a header takes {_HEADER.size}")
         length, kind, flags, seq, _ = _HEADER.unpack_from(data, offset)
         if length < _HEADER.size or offset + length > len(data):
-            raise _malformed(f"message length {length} at {offset} of {len(data)}")
+            raise malformed(f"message length {length} at {offset} of {len(data)}")
         yield Message(kind, flags, seq, data[offset + _HEADER.size : offset + length])
         offset += length + (-length % 4)
 
@@ -91,25 +97,30 @@ def parse_attrs(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     while offset < len(data):
         if len(data) - offset < _ATTR.size:
             # Padding after the last attribute is legal; anything longer is not.
-            raise _malformed(f"{len(data) - offset} bytes after the last attribute")
+            raise malformed(f"{len(data) - offset} bytes after the last attribute")
         length, number = _ATTR.unpack_from(data, offset)
         if length < _ATTR.size or offset + length > len(data):
-            raise _malformed(f"attribute length {length} at {offset} of {len(data)}")
+            raise malformed(f"attribute length {length} at {offset} of {len(data)}")
         yield number & u.NLA_TYPE_MASK, data[offset + _ATTR.size : offset + length]
         offset += length + (-length % 4)
+
+
+def generic_attrs(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, payload) of a generic netlink answer."""
+    return parse_attrs(body, _GENL.size)
 
 
 def attr_uint(payload: bytes) -> int:
     """Return an unsigned attribute of 1, 2, 4 or 8 bytes (nla_put_uint() picks 4 or 8)."""
     if len(payload) not in (1, 2, 4, 8):
-        raise _malformed(f"number of {len(payload)} bytes")
+        raise malformed(f"number of {len(payload)} bytes")
     return int.from_bytes(payload, _BYTE_ORDER)
 
 
 _BYTE_ORDER: Literal["little", "big"] = sys.byteorder
 
 
-def _text(payload: bytes) -> str:
+def attr_text(payload: bytes) -> str:
     return payload.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
@@ -118,7 +129,7 @@ def parse_ack(message: Message, what: str) -> NetlinkError | None:
     if len(message.body) < _ERROR.size:
         if message.type == u.NLMSG_DONE:
             return None
-        raise _malformed(f"acknowledgement of {len(message.body)} bytes")
+        raise malformed(f"acknowledgement of {len(message.body)} bytes")
     code = -_ERROR.unpack_from(message.body)[0]
     if code == 0:
         return None
@@ -136,14 +147,14 @@ def _extack(message: Message) -> tuple[str, int | None]:
     start = _ERROR.size
     if message.type == u.NLMSG_ERROR:
         if len(message.body) < start + _HEADER.size:
-            raise _malformed("acknowledgement without the request's header")
+            raise malformed("acknowledgement without the request's header")
         request_length = _HEADER.unpack_from(message.body, start)[0]
         capped = message.flags & u.NLM_F_CAPPED
         start += _HEADER.size if capped else request_length + (-request_length % 4)
     words, offset = "", None
     for number, payload in parse_attrs(message.body, start):
         if number == u.NLMSGERR_ATTR_MSG:
-            words = _text(payload)
+            words = attr_text(payload)
         elif number == u.NLMSGERR_ATTR_OFFS:
             offset = attr_uint(payload)
     return words, offset
@@ -176,7 +187,7 @@ class Socket:
         except BlockingIOError:
             raise RxlaneError(Kind.KERNEL, "the kernel gave no netlink answer in 10 s") from None
         if flags & socket.MSG_TRUNC:
-            raise _malformed(f"datagram longer than {BUFFER} bytes")
+            raise malformed(f"datagram longer than {BUFFER} bytes")
         return (m for m in parse_messages(data) if m.seq == sequence)
 
     def request(self, kind: int, body: bytes, what: str) -> bytes:
@@ -222,7 +233,7 @@ def parse_napi(body: bytes) -> tuple[int, Napi]:
     """Return (ifindex, NAPI) of one napi-get answer."""
     found = {n: attr_uint(p) for n, p in parse_attrs(body, _GENL.size)}
     if u.NETDEV_A_NAPI_ID not in found or u.NETDEV_A_NAPI_IFINDEX not in found:
-        raise _malformed("napi-get answer without id or ifindex")
+        raise malformed("napi-get answer without id or ifindex")
     return found[u.NETDEV_A_NAPI_IFINDEX], Napi(
         napi_id=found[u.NETDEV_A_NAPI_ID],
         irq=found.get(u.NETDEV_A_NAPI_IRQ),
@@ -247,10 +258,10 @@ def parse_queue(body: bytes) -> QueueRow:
     wanted = (u.NETDEV_A_QUEUE_ID, u.NETDEV_A_QUEUE_IFINDEX, u.NETDEV_A_QUEUE_TYPE)
     found = {n: p for n, p in parse_attrs(body, _GENL.size) if n <= u.NETDEV_A_QUEUE_NAPI_ID}
     if any(n not in found for n in wanted):
-        raise _malformed("queue-get answer without id, ifindex or type")
+        raise malformed("queue-get answer without id, ifindex or type")
     kind = attr_uint(found[u.NETDEV_A_QUEUE_TYPE])
     if kind >= len(u.NETDEV_QUEUE_TYPE):
-        raise _malformed(f"queue type {kind}")
+        raise malformed(f"queue type {kind}")
     napi = found.get(u.NETDEV_A_QUEUE_NAPI_ID)
     return QueueRow(
         attr_uint(found[u.NETDEV_A_QUEUE_IFINDEX]),
@@ -271,7 +282,7 @@ def parse_family(body: bytes) -> tuple[int, frozenset[int]]:
             for _, op in parse_attrs(payload):
                 ops.update(attr_uint(p) for n, p in parse_attrs(op) if n == u.CTRL_ATTR_OP_ID)
     if family is None:
-        raise _malformed("family without an id")
+        raise malformed("family without an id")
     return family, frozenset(ops)
 
 
@@ -305,29 +316,51 @@ def pack_napi_set(napi_id: int, values: Mapping[int, int]) -> bytes:
     return body
 
 
-class Netdev:
-    """The netdev generic netlink family of the caller's network namespace."""
+class Generic:
+    """A generic netlink family as the caller's network namespace has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, version: int) -> None:
         self._socket = Socket(u.NETLINK_GENERIC)
+        self._version = version
         self._family: int | None = None
         self._ops: frozenset[int] = frozenset()
-        self._resolve()
+        self._resolve(name)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _resolve(self) -> None:
-        name = pack_attr(u.CTRL_ATTR_FAMILY_NAME, u.NETDEV_FAMILY_NAME.encode() + b"\0")
+    def _resolve(self, family: str) -> None:
+        name = pack_attr(u.CTRL_ATTR_FAMILY_NAME, family.encode() + b"\0")
         try:
             answer = self._socket.request(
-                u.GENL_ID_CTRL, _GENL.pack(u.CTRL_CMD_GETFAMILY, 1, 0) + name, "netdev family"
+                u.GENL_ID_CTRL, _GENL.pack(u.CTRL_CMD_GETFAMILY, 1, 0) + name, f"{family} family"
             )
         except NetlinkError as error:
             if error.code != errno.ENOENT:
                 raise
             return
         self._family, self._ops = parse_family(answer)
+
+    def dump(self, command: int, what: str, attributes: bytes = b"") -> list[bytes]:
+        """Return the bodies of a dump; none from a kernel without the command."""
+        if self._family is None or command not in self._ops:
+            return []
+        body = _GENL.pack(command, self._version, 0) + attributes
+        return self._socket.dump(self._family, body, what)
+
+    def call(self, command: int, what: str, attributes: bytes) -> bytes:
+        """Send one command; return its answer. UNSUPPORTED from a kernel without it."""
+        if self._family is None or command not in self._ops:
+            raise RxlaneError(Kind.UNSUPPORTED, f"{what}: kernel does not have this command")
+        body = _GENL.pack(command, self._version, 0) + attributes
+        return self._socket.request(self._family, body, what)
+
+
+class Netdev(Generic):
+    """The netdev generic netlink family."""
+
+    def __init__(self) -> None:
+        super().__init__(u.NETDEV_FAMILY_NAME, u.NETDEV_FAMILY_VERSION)
 
     def capabilities(self) -> Capabilities:
         """Probe what this kernel takes: ops by the family's list, attributes by napi-set's policy.
@@ -347,18 +380,12 @@ class Netdev:
         settable = tuple(sorted(a for a in policy if a > u.NETDEV_A_NAPI_PID))
         return Capabilities(True, True, settable, 0 if top is None else int(top))
 
-    def _dump(self, command: int, what: str) -> list[bytes]:
-        if self._family is None or command not in self._ops:
-            return []
-        body = _GENL.pack(command, u.NETDEV_FAMILY_VERSION, 0)
-        return self._socket.dump(self._family, body, what)
-
     def napis(self) -> list[tuple[int, Napi]]:
         """Return (ifindex, NAPI) of every device that is up, in the kernel's order."""
-        return [parse_napi(b) for b in self._dump(u.NETDEV_CMD_NAPI_GET, "napi-get")]
+        return [parse_napi(b) for b in self.dump(u.NETDEV_CMD_NAPI_GET, "napi-get")]
 
     def queues(self) -> list[QueueRow]:
-        return [parse_queue(b) for b in self._dump(u.NETDEV_CMD_QUEUE_GET, "queue-get")]
+        return [parse_queue(b) for b in self.dump(u.NETDEV_CMD_QUEUE_GET, "queue-get")]
 
     def napi_set(self, napi_id: int, values: Mapping[int, int]) -> None:
         """Set attributes of one NAPI; UNSUPPORTED without the op, KERNEL when it is refused."""
@@ -379,15 +406,15 @@ class LinkRow:
 
 def parse_link(body: bytes) -> LinkRow:
     if len(body) < _IFINFO.size:
-        raise _malformed(f"link of {len(body)} bytes")
+        raise malformed(f"link of {len(body)} bytes")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
     found = dict(parse_attrs(body, _IFINFO.size))
     if u.IFLA_IFNAME not in found:
-        raise _malformed("link without a name")
+        raise malformed("link without a name")
     allocated = found.get(u.IFLA_NUM_RX_QUEUES)
     return LinkRow(
         index,
-        _text(found[u.IFLA_IFNAME]),
+        attr_text(found[u.IFLA_IFNAME]),
         bool(flags & u.IFF_UP),
         0 if allocated is None else attr_uint(allocated),
     )
@@ -423,3 +450,29 @@ def resolve(name: str) -> str | None:
         return None
     finally:
         route.close()
+
+
+def route(address: str) -> int | None:
+    """Return the index of the device by which packets to the IP address leave, None for none.
+
+    A link-local address names its device itself, as in fe80::1%eth0.
+    """
+    number, _, zone = address.partition("%")
+    if zone:
+        return next((row.ifindex for row in links() if row.name == zone), None)
+    family = socket.AF_INET6 if ":" in number else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, number)
+    except OSError:
+        return None
+    body = _ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
+    body += pack_attr(u.RTA_DST, packed)
+    asking = Socket(u.NETLINK_ROUTE)
+    try:
+        answer = asking.request(u.RTM_GETROUTE, body, "route")
+    except NetlinkError:
+        return None
+    finally:
+        asking.close()
+    found = dict(parse_attrs(answer, _ROUTE.size)).get(u.RTA_OIF)
+    return None if found is None else attr_uint(found)

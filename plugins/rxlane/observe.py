@@ -7,9 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rxlane import netlink, threads
+from rxlane import logins, netlink, threads
 from rxlane.model import (
     SYSCTL_ITEMS,
+    WORKQUEUE,
     Capabilities,
     Cpu,
     Irq,
@@ -20,12 +21,14 @@ from rxlane.model import (
     Sysctl,
     Thread,
     Topology,
+    Tunable,
 )
 from rxlane.netlink import LinkRow, Netdev, QueueRow
 from rxlane.sysfs import Sysfs
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
+WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
 
 # Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
 # e1000e "eth0-rx-0", igb and ixgbe "eth0-TxRx-3", vmxnet3 "eth0-rxtx-3", mlx5 "mlx5_comp3@pci:".
@@ -167,6 +170,11 @@ def sysctl_file(name: str) -> str:
     return f"proc/sys/{name.replace('.', '/')}"
 
 
+def host_file(name: str) -> str:
+    """Return the file of one of HOST_ITEMS."""
+    return WORKQUEUES if name == WORKQUEUE else sysctl_file(name)
+
+
 def _sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:
     found = ((name, sysfs.number(sysctl_file(name))) for name in SYSCTL_ITEMS)
     return tuple(Sysctl(name, value) for name, value in found if value is not None)
@@ -181,7 +189,13 @@ def _writers(sysfs: Sysfs) -> tuple[str, ...]:
     return ()
 
 
-def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[QueueRow]) -> Link:
+def _link(
+    sysfs: Sysfs,
+    row: LinkRow,
+    napis: Sequence[Napi],
+    rows: Sequence[QueueRow],
+    tunables: tuple[Tunable, ...],
+) -> Link:
     base = f"sys/class/net/{row.name}"
     node = sysfs.number(f"{base}/device/numa_node")
     if node is None:
@@ -201,6 +215,7 @@ def _link(sysfs: Sysfs, row: LinkRow, napis: Sequence[Napi], rows: Sequence[Queu
         gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
         napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
         queues=queues,
+        tunables=tunables,
     )
 
 
@@ -229,12 +244,16 @@ def observe(
     cpus: Topology,
     names: Collection[str] | None = None,
     steered: bool = True,
+    tunables: Mapping[int, tuple[Tunable, ...]] | None = None,
 ) -> Snapshot:
     """Read the links called names (all when None) with everything that belongs to them.
 
-    steered: also RPS, RFS and XPS, which are four files for each pair of queues.
+    steered: also RPS, RFS and XPS, which are four files for each pair of queues. tunables: what
+    their drivers keep, by ifindex.
     """
-    rows = [r for r in netlink.links() if names is None or r.name in names]
+    everything = netlink.links()
+    rows = [r for r in everything if names is None or r.name in names]
+    own = tunables or {}
     napis: dict[int, list[Napi]] = {}
     for ifindex, napi in netdev.napis():
         napis.setdefault(ifindex, []).append(napi)
@@ -242,7 +261,11 @@ def observe(
     for queue in netdev.queues():
         queues.setdefault(queue.ifindex, []).append(queue)
     links = tuple(
-        _link(sysfs, r, napis.get(r.ifindex, []), queues.get(r.ifindex, [])) for r in rows
+        _link(
+            *(sysfs, r, napis.get(r.ifindex, []), queues.get(r.ifindex, [])),
+            own.get(r.ifindex, ()),
+        )
+        for r in rows
     )
     if steered:
         links = tuple(_with_steering(sysfs, link) for link in links)
@@ -257,4 +280,7 @@ def observe(
         notes=notes,
         sysctls=_sysctls(sysfs),
         writers=_writers(sysfs),
+        # Wanted for planning alone, which is always about the whole host.
+        sessions=() if names else logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
+        workqueue_cpus=sysfs.mask(WORKQUEUES),
     )

@@ -11,9 +11,21 @@ from dataclasses import dataclass
 
 from rxlane import cpulist
 from rxlane.errors import Kind, RxlaneError, printable
-from rxlane.model import BACKLOG, BUSY_POLL, BUSY_READ, FAIR, MODES, OFF, REALTIME
+from rxlane.model import (
+    BACKLOG,
+    BUSY_POLL,
+    BUSY_READ,
+    COALESCE_ITEMS,
+    FAIR,
+    MODES,
+    OFF,
+    ON,
+    REALTIME,
+    RING_ITEMS,
+    SWITCHES,
+)
 from rxlane.options import Option, Reader
-from rxlane.sections import RFS_AUTO, FlowSteering, IrqLayout, ModeRule, Policy, Section
+from rxlane.sections import MAX, RFS_AUTO, FlowSteering, IrqLayout, ModeRule, Policy, Section
 
 NUMA_LOCAL = "numa-local"
 MAX_FLOWS = 1 << 24  # a table of 64 MB; the kernel takes 1 << 29
@@ -21,6 +33,8 @@ MAX_BACKLOG = 1_000_000
 MAX_BUSY = 1000  # microseconds; a read that polls longer takes the CPU for nothing
 # One second: a longer pause between polls is a dead link, not a tuning.
 MAX_TIMEOUT = 1_000_000_000
+MAX_RING = 1 << 20  # descriptors; drivers have at most 32768
+MAX_COALESCE = 1_000_000  # microseconds or packets; a second's delay is a dead link
 MAX_DEFER = 2**31 - 1  # S32_MAX, netdev_a_napi_defer_hard_irqs_range in netdev-genl-gen.c
 
 
@@ -39,11 +53,26 @@ NAPI_OPTIONS = (
     Option("gro_flush_timeout", "nanoseconds between polls while interrupts are deferred"),
     Option("irq_suspend_timeout", "nanoseconds interrupts stay off while the application polls"),
     Option("allow_realtime_cpu0", "1 permits real-time threads on CPU 0"),
+    Option("channels", "queues of a device, or pairs of queues where it has pairs, or max"),
+    Option("ring_rx", "descriptors of each receive ring, or max"),
+    Option("ring_tx", "descriptors of each transmit ring, or max"),
+    Option("adaptive_rx", "on or off: the driver chooses receive coalescing by load"),
+    Option("adaptive_tx", "on or off: the driver chooses transmit coalescing by load"),
+    Option("rx_usecs", "microseconds from a received packet to its interrupt"),
+    Option("tx_usecs", "microseconds from a sent packet to its interrupt"),
+    Option("rx_frames", "received packets for one interrupt"),
+    Option("tx_frames", "sent packets for one interrupt"),
+    Option("allow_session_reset", "1 permits new queues on the device of a login"),
 )
-IRQ_OPTIONS = (Option("irq_cpus", "CPUs for the RX interrupts: auto, numa-local or a list"),)
+IRQ_OPTIONS = (
+    Option("irq_cpus", "CPUs for the RX interrupts: auto, numa-local or a list"),
+    Option("workqueue_cpus", "CPUs for unbound kernel workers: auto (not the pollers') or a list"),
+    Option("timer_migration", "1: timers of idle CPUs move to busy ones, 0: they stay"),
+)
 STEERING_OPTIONS = (
     Option("rps", "CPUs that process received packets: off, auto, numa-local or a list"),
     Option("rfs", "steer flows to their application's CPU: off, auto or table entries"),
+    Option("arfs", "on or off: the NIC's filters bring a flow to its application's queue"),
     Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
     Option("netdev_max_backlog", "packets that may wait on a CPU, 1..1000000"),
     Option("busy_read", "microseconds a blocking read polls, 0..1000"),
@@ -100,6 +129,24 @@ def _modes(read: Reader) -> tuple[ModeRule, ...]:
         raise read.fail("threaded", str(error), remedy) from None
 
 
+def _amount(read: Reader, option: str, high: int) -> int | str | None:
+    return MAX if read.get(option) == MAX else read.integer(option, 1, high)
+
+
+def _tunables(read: Reader) -> tuple[tuple[str, int | str], ...]:
+    """Read rings and coalescing; an option is called as its item, with underscores."""
+    found: dict[str, int | str | None] = {}
+    for item in RING_ITEMS:
+        found[item] = _amount(read, item.replace("-", "_"), MAX_RING)
+    for item in COALESCE_ITEMS:
+        name = item.replace("-", "_")
+        switch = item in SWITCHES
+        found[item] = (
+            read.choice(name, (ON, OFF)) if switch else read.integer(name, 0, MAX_COALESCE)
+        )
+    return tuple((item, value) for item, value in found.items() if value is not None)
+
+
 def _cpus(read: Reader) -> tuple[int, ...] | None:
     text = read.get("thread_cpus")
     if not text:
@@ -134,7 +181,6 @@ def parse_section(name: str, devices: Iterable[str], options: Mapping[str, str])
     """Parse a [napi] section; raises OPTION at the first option that cannot be understood."""
     read = Reader(name, options)
     read.reject_unknown(names(NAPI))
-    allow = read.choice("allow_realtime_cpu0", ("0", "1"))
     return Section(
         name=name,
         devices=tuple(devices),
@@ -146,9 +192,16 @@ def parse_section(name: str, devices: Iterable[str], options: Mapping[str, str])
         defer_hard_irqs=read.integer("defer_hard_irqs", 0, MAX_DEFER),
         gro_flush_timeout=read.integer("gro_flush_timeout", 0, MAX_TIMEOUT),
         irq_suspend_timeout=read.integer("irq_suspend_timeout", 0, MAX_TIMEOUT),
-        allow_realtime_cpu0=allow == "1",
+        allow_realtime_cpu0=_allowed(read, "allow_realtime_cpu0"),
+        channels=_amount(read, "channels", cpulist.HIGHEST),
+        tunables=_tunables(read),
+        allow_session_reset=_allowed(read, "allow_session_reset"),
         text=read.text(),
     )
+
+
+def _allowed(read: Reader, option: str) -> bool:
+    return read.choice(option, ("0", "1")) == "1"
 
 
 def _shared(read: Reader) -> bool:
@@ -172,8 +225,17 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         devices=tuple(devices),
         cpus=cpus,
         node=text == NUMA_LOCAL,
+        workqueue_cpus=_workers(read),
+        timer_migration=read.integer("timer_migration", 0, 1),
         text=read.text(),
     )
+
+
+def _workers(read: Reader) -> tuple[int, ...] | None:
+    text = read.get("workqueue_cpus")
+    if text in ("", "auto"):
+        return () if text else None
+    return read.cpus("workqueue_cpus", "auto")
 
 
 def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]) -> FlowSteering:
@@ -186,6 +248,7 @@ def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]
         rps=rps,
         rps_cpus=rps_cpus,
         rfs=_rfs(read),
+        arfs=_arfs(read),
         xps=read.choice("xps", (OFF, "auto", "rxqs")),
         sysctls=_sysctls(read),
         text=read.text(),
@@ -206,6 +269,13 @@ def _rfs(read: Reader) -> int | None:
     if text in (OFF, "auto"):
         return 0 if text == OFF else RFS_AUTO
     return read.integer("rfs", 1, MAX_FLOWS)
+
+
+def _arfs(read: Reader) -> str | None:
+    switch = read.choice("arfs", (ON, OFF))
+    if switch == ON and read.get("rfs") in ("", OFF):
+        raise read.fail("arfs", "needs rfs, which says where a flow's application runs", "set rfs")
+    return switch
 
 
 def _sysctls(read: Reader) -> tuple[tuple[str, int], ...]:

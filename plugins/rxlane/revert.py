@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.model import (
-    DISRUPTION,
     HOST,
+    IRQ_ITEMS,
     PHASES,
+    RESET_ITEMS,
     THREAD_ITEMS,
     THREADED,
     WHOLE,
@@ -25,6 +26,7 @@ from rxlane.model import (
     Plan,
     Snapshot,
     Target,
+    disruption,
 )
 from rxlane.settings import View
 
@@ -95,7 +97,10 @@ def carry(
         for target, entry in known.items()
         if target not in wanted and (scope is None or target.device in scope)
     }
-    back = _back(unwanted, plan, view)
+    still = _altered(known.values(), unwanted, view)
+    back = _back(
+        {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view
+    )
     ending = {(c.target.device, c.target.queue) for c in back if c.after == "off"}
     changes = [c for c in plan.changes if not _ends(c.target, ending)]
     entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
@@ -107,7 +112,7 @@ def carry(
         entries[target] = Entry(
             target.device, index[target.device], target.queue, target.item, before, change.after
         )
-    for entry in _remembered(changes, view, index):
+    for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
         entries.setdefault(entry.target, entry)
     optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
     return Carried(tuple(entries.values()), tuple(ordered([*back, *changes])), optional, bool(back))
@@ -131,9 +136,21 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
             continue  # a thread that is gone needs nothing; a device that is down keeps its entry
         if target.item == THREADED and entry.before != "off":
             reviving.add((target.device, target.queue))
-        disruption = DISRUPTION.get(target.item, "none")
-        back.append(Change(target, found, entry.before, REASON, disruption))
+        link = view.links.get(target.device)
+        price = disruption(target.item, "" if link is None else link.driver)
+        back.append(Change(target, found, entry.before, REASON, price))
     return back
+
+
+def _altered(entries: Iterable[Entry], unwanted: Collection[Target], view: View) -> frozenset[str]:
+    """Return the devices whose channels or rings are not, or are not yet, as they were.
+
+    What their drivers reset meanwhile is left to them.
+    """
+    resets = [e for e in entries if e.target.item in RESET_ITEMS]
+    return frozenset(
+        e.device for e in resets if e.target not in unwanted or view.read(e.target) != e.before
+    )
 
 
 def _ends(target: Target, ending: Collection[tuple[str, int]]) -> bool:
@@ -141,6 +158,17 @@ def _ends(target: Target, ending: Collection[tuple[str, int]]) -> bool:
     if target.item not in THREAD_ITEMS:
         return False
     return (target.device, target.queue) in ending or (target.device, WHOLE) in ending
+
+
+def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
+    """Yield entries for all that a driver may lose when it sets its queues up anew."""
+    names = {c.target.device for c in changes if c.target.item in RESET_ITEMS}
+    for name in sorted(names & set(view.links)):
+        for target, value in view.of_device(view.links[name]).items():
+            lane = view.lane(target)
+            if target.item in IRQ_ITEMS and lane and lane.irq and not lane.irq.movable:
+                continue
+            yield Entry(name, index[name], target.queue, target.item, value, None, kept=True)
 
 
 def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rxlane.model import RESET_ITEMS
+
 
 @dataclass(frozen=True, slots=True)
 class ModeRule:
@@ -32,9 +34,14 @@ class Named:
         return dict(self.text).get(name, "")
 
 
+MAX = "max"  # as many as the device has
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section(Named):
     """One [napi] section.
+
+    channels: queues, or pairs of queues. tunables: (item, value) of rings and coalescing.
 
     cpus: None leave alone, () choose (auto), else the CPUs to go round. shared_cpus: each thread
     may run on all of them. sched: None leave alone, else as in model.SCHED.
@@ -49,6 +56,14 @@ class Section(Named):
     gro_flush_timeout: int | None = None
     irq_suspend_timeout: int | None = None
     allow_realtime_cpu0: bool = False
+    channels: int | str | None = None
+    tunables: tuple[tuple[str, int | str], ...] = ()
+    allow_session_reset: bool = False
+
+    @property
+    def resets(self) -> bool:
+        """True when the section may set up queues anew."""
+        return self.channels is not None or any(item in RESET_ITEMS for item, _ in self.tunables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +72,13 @@ class IrqLayout(Named):
 
     cpus: None leave alone, () choose one CPU for each IRQ (auto), else the CPUs to choose from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
+    workqueue_cpus: None leave alone, () all but the pollers' (auto), else these.
     """
 
     cpus: tuple[int, ...] | None = None
     node: bool = False
+    workqueue_cpus: tuple[int, ...] | None = None
+    timer_migration: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +86,14 @@ class FlowSteering(Named):
     """One [flow_steering] section; None leaves alone.
 
     rps: off, auto, numa-local or list, with rps_cpus for list. rfs: entries of the host's flow
-    table, 0 none, RFS_AUTO as many as the queues call for. xps: off, auto or rxqs. sysctls:
-    (name, value) pairs.
+    table, 0 none, RFS_AUTO as many as the queues call for. arfs: on or off. xps: off, auto or
+    rxqs. sysctls: (name, value) pairs.
     """
 
     rps: str | None = None
     rps_cpus: tuple[int, ...] = ()
     rfs: int | None = None
+    arfs: str | None = None
     xps: str | None = None
     sysctls: tuple[tuple[str, int], ...] = ()
 
@@ -90,3 +109,10 @@ class Policy:
     irq: tuple[IrqLayout, ...] = ()
     steering: tuple[FlowSteering, ...] = ()
     confirmed: bool = False
+
+    @property
+    def tunes(self) -> bool:
+        """True when anything is asked for that ethtool knows."""
+        return any(s.resets or s.tunables for s in self.sections) or any(
+            s.arfs is not None for s in self.steering
+        )

@@ -10,18 +10,23 @@ from rxlane import cpulist
 from rxlane.model import (
     CPUS,
     DEFER,
+    ETHTOOL_ITEMS,
     FLUSH,
     HOST,
     IRQ_CPUS,
     MODES,
     OFF,
+    ON,
     RFS,
     RPS,
+    RX_ITEMS,
     SCHED,
     SUSPEND,
+    SWITCHES,
     THREADED,
     TX_ITEMS,
     WHOLE,
+    WORKQUEUE,
     XPS,
     Index,
     Lane,
@@ -61,12 +66,23 @@ class View:
         links = {link.name: link for link in snapshot.links}
         return cls(snapshot, links, found, senders, {s.name: s.value for s in snapshot.sysctls})
 
+    def of_device(self, link: Link) -> dict[Target, Value]:
+        """Return every setting of the device and its queues that has a value."""
+        targets = [Target(link.name, WHOLE, item) for item in ETHTOOL_ITEMS]
+        for queue in link.queues:
+            items = TX_ITEMS if queue.kind == "tx" else RX_ITEMS
+            targets += [Target(link.name, queue.index, item) for item in items]
+        found = ((target, self.read(target)) for target in targets)
+        return {target: value for target, value in found if value is not None}
+
     def lane(self, target: Target) -> Lane | None:
         return self.lanes.get((target.device, target.queue))
 
     def read(self, target: Target) -> Value | None:
         """Return the setting's value, None when what it belongs to is not there."""
         if target.device == HOST:
+            if target.item == WORKQUEUE:
+                return listed(self.snapshot.workqueue_cpus)
             return self.sysctls.get(target.item)
         if target.item in TX_ITEMS:
             sender = self.senders.get((target.device, target.queue))
@@ -79,10 +95,18 @@ class View:
 
 
 def read_device(link: Link, item: str) -> Value | None:
+    if item in ETHTOOL_ITEMS:
+        tunable = link.tunable(item)
+        return None if tunable is None else shown(item, tunable.value)
     if item == THREADED:
         number = link.threaded
         return None if number is None or not 0 <= number < len(MODES) else MODES[number]
     return {DEFER: link.defer_hard_irqs, FLUSH: link.gro_flush_timeout}.get(item)
+
+
+def shown(item: str, value: int) -> Value:
+    """Return a tunable's number as plans and journals hold it."""
+    return (OFF, ON)[value != 0] if item in SWITCHES else value
 
 
 def listed(numbers: Collection[int] | None) -> str | None:

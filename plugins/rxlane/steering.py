@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_cpus
+from rxlane.draft import Draft, check_cpus, one_value
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
     FLOW_ENTRIES,
     HOST,
+    NTUPLE,
     OFF,
+    ON,
     RFS,
     RPS,
     WHOLE,
@@ -50,11 +52,17 @@ def steer(
         _rps(draft, placer, section, link)
         _xps(draft, section, link)
     _rfs(draft, devices)
+    _arfs(draft, devices)
     _sysctls(draft, sections)
 
 
 def _receiving(link: Link) -> list[Queue]:
     return sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index)
+
+
+def _steered(draft: Draft, link: Link) -> list[Queue]:
+    """Return the receive queues that are not kept as they are for management."""
+    return _receiving(link)[draft.aside.get(link.name, 0) :]
 
 
 def _check_rps(draft: Draft, section: FlowSteering) -> None:
@@ -76,7 +84,7 @@ def _check_rps(draft: Draft, section: FlowSteering) -> None:
 def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Link) -> None:
     if section.rps is None:
         return
-    own = _receiving(link)
+    own = _steered(draft, link)
     reason = f"rps={section.option('rps')} in [{section.name}]"
     host = draft.view.snapshot.topology
     near = topology.near(host, host.housekeeping or host.online, link.node)
@@ -168,7 +176,7 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
 def _device_flows(
     draft: Draft, section: FlowSteering, link: Link, entries: int, table: bool
 ) -> None:
-    own = _receiving(link)
+    own = _steered(draft, link)
     reason = f"rfs={section.option('rfs')} in [{section.name}]"
     if entries and not table:
         draft.skip(link.name, WHOLE, RFS, "unsupported", NO_TABLE)
@@ -181,23 +189,30 @@ def _device_flows(
         draft.want(Target(link.name, queue.index, RFS), share, reason)
 
 
+def _arfs(draft: Draft, devices: list[Device]) -> None:
+    """Plan the switch of the filters by which a NIC brings a flow to its application's queue.
+
+    The driver may still lack ndo_rx_flow_steer(), which no interface tells; the switch is then
+    without effect.
+    """
+    for section, link in devices:
+        if section.arfs is None:
+            continue
+        if link.tunable(NTUPLE) is None:
+            if section.arfs == ON:
+                why = f"driver {link.driver or 'unknown'} has no filters to steer flows by"
+                draft.skip(link.name, WHOLE, NTUPLE, "unsupported", why)
+            continue
+        reason = f"arfs={section.arfs} in [{section.name}]"
+        draft.want(Target(link.name, WHOLE, NTUPLE), section.arfs, reason)
+
+
 def _sysctls(draft: Draft, sections: Iterable[FlowSteering]) -> None:
-    said: dict[str, tuple[int, str]] = {}
-    for section in sections:
-        for name, value in section.sysctls:
-            option = name.rpartition(".")[2]
-            first = said.setdefault(name, (value, section.name))
-            if first[0] != value:
-                raise RxlaneError(
-                    Kind.OPTION,
-                    f"section [{first[1]}] sets it to {first[0]}, and the host has one value",
-                    section=section.name,
-                    option=option,
-                    value=value,
-                    remedy="set it in one section only",
-                )
-            if first[1] != section.name:
-                continue
+    given = list(sections)
+    for name in dict.fromkeys(name for s in given for name, _ in s.sysctls):
+        option = name.rpartition(".")[2]
+        asked = ((s, name, dict(s.sysctls).get(name)) for s in given)
+        for section, _, value in one_value(asked, option):
             target = Target(HOST, WHOLE, name)
             if draft.view.read(target) is None:
                 why = "this kernel or network namespace does not have it"

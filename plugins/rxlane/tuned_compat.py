@@ -18,11 +18,15 @@ from rxlane.errors import RxlaneError
 from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Kernel, Linux
 from rxlane.model import (
+    COALESCE_ITEMS,
+    CPU_ITEMS,
+    FEATURE_ITEMS,
     HOST,
     IRQ_ITEMS,
     NAPI_ITEMS,
+    NET_ITEMS,
+    RESET_ITEMS,
     STEERING_ITEMS,
-    SYSCTL_ITEMS,
     THREAD_ITEMS,
     TUNED,
     Plan,
@@ -53,9 +57,9 @@ def is_hardware(device_path: str) -> bool:
 
 # The settings that a kind of section speaks for.
 ITEMS = {
-    NAPI: frozenset((*NAPI_ITEMS, *THREAD_ITEMS)),
-    IRQ_LAYOUT: frozenset(IRQ_ITEMS),
-    FLOW_STEERING: frozenset((*STEERING_ITEMS, *SYSCTL_ITEMS)),
+    NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREAD_ITEMS)),
+    IRQ_LAYOUT: frozenset((*IRQ_ITEMS, *CPU_ITEMS)),
+    FLOW_STEERING: frozenset((*FEATURE_ITEMS, *STEERING_ITEMS, *NET_ITEMS)),
 }
 
 

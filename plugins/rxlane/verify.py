@@ -64,11 +64,11 @@ def absence(view: View, target: Target) -> str:
         return "interface is down"
     if target.queue == WHOLE:
         return "kernel does not report it"
-    if target.item in STEERING_ITEMS:
-        return "queue is gone"
     lane = view.lane(target)
+    if target.item in STEERING_ITEMS or lane is None:
+        return "queue is gone"
     if target.item in IRQ_ITEMS:
         return "queue has no interrupt"
-    if lane is None or lane.napi is None:
+    if lane.napi is None:
         return "queue is gone"
     return "queue has no thread" if target.item in THREAD_ITEMS else "kernel does not report it"

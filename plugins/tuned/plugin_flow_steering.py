@@ -38,6 +38,8 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     `off`, the number of entries in the host's flow table, or `auto`: 32768,
     and 4096 for each queue where that is more. Each queue's own table gets
     its device's share. Both are powers of two.
+    [option]`arfs` with the value `on` also lets the NIC's filters bring a
+    flow to its application's queue (`rx-ntuple-filter`), where it has any.
 
     [option]`xps` chooses the TX queue: `auto` by the sending CPU, `rxqs` by
     the queue that received the flow, or `off`.

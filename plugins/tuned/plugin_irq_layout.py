@@ -33,6 +33,13 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     different ones. `auto` stays on the device's NUMA node and leaves out
     isolated CPUs and CPU 0. With `numa-local` each interrupt may go to all
     housekeeping CPUs of the device's node. Empty leaves interrupts alone.
+    Queues that a section `napi` keeps for management keep their interrupts.
+
+    [option]`workqueue_cpus` is where kernel workers that are bound to no CPU
+    may run: a CPU list, or `auto`, which is every CPU but isolated ones and
+    those of busy pollers and real-time threads. [option]`timer_migration`
+    with the value 0 keeps timers on the CPU that set them. Both are the
+    host's, so sections may not ask for different values.
 
     An interrupt that the kernel manages itself is reported as unmovable and
     is no failure. A running irqbalance may move interrupts again: the log

@@ -63,6 +63,21 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     between those polls, [option]`irq_suspend_timeout` the nanoseconds that
     interrupts stay off while the application itself polls.
 
+    [option]`channels` is how many queues a device has (pairs of queues where
+    its driver counts pairs), or `max`. [option]`ring_rx` and
+    [option]`ring_tx` are the descriptors of each queue, or `max`. Drivers
+    set queues up anew for these, many by resetting the link: they are
+    written first, and everything else is planned for the queues that come.
+    On a device over which somebody is logged in such a change is refused,
+    unless [option]`allow_session_reset` has the value 1.
+
+    [option]`adaptive_rx` and [option]`adaptive_tx` (`on`, `off`) let the
+    driver choose coalescing by load. [option]`rx_usecs` and
+    [option]`tx_usecs` are the microseconds, [option]`rx_frames` and
+    [option]`tx_frames` the packets before an interrupt. Rings and coalescing
+    are a device's, so its management queues have them too; a device whose
+    queues all are management's keeps its own.
+
     .Threads for all queues but the first, interrupts deferred
     ====
     ----

@@ -130,6 +130,7 @@ def irq_settings() -> Settings:
 def sysctl_settings() -> Settings:
     files = [*Path("/proc/sys/net/core").glob("*"), Path("/proc/sys/kernel/timer_migration")]
     files += [Path("/proc/sys/kernel/sched_rt_runtime_us")]
+    files.append(Path("/sys/devices/virtual/workqueue/cpumask"))
     return {f"sysctl/{path.name}": text(path) for path in sorted(files) if path.is_file()}
 
 

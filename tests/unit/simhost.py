@@ -27,6 +27,7 @@ from rxlane.model import (
     Sysctl,
     Thread,
     Topology,
+    Tunable,
 )
 
 MODES = ["off", "on", "busy-poll"]
@@ -122,7 +123,31 @@ def whole(start: Snapshot) -> Snapshot:
         links=links,
         irqs=tuple(Irq(n, f"nic-{n}", online, online[:1]) for n in numbers),
         sysctls=tuple(Sysctl(name, value) for name, value in SYSCTLS.items()),
+        workqueue_cpus=online,
     )
+
+
+def tuned(
+    link: Link, *, top: int = 8, pairs: bool = True, ntuple: bool = False, **values: int
+) -> Link:
+    """The link with what ethtool knows; pairs: its driver counts pairs of queues.
+
+    values: by item, with underscores.
+    """
+    queues = link.count("rx")
+    found = {"channels_combined": queues} if pairs else {}
+    if not pairs:
+        found = {"channels_rx": queues, "channels_tx": link.count("tx")}
+    found |= {"ring_rx": 256, "ring_tx": 256}
+    found |= {"adaptive_rx": 1, "adaptive_tx": 0, "rx_usecs": 3, "tx_usecs": 3}
+    if ntuple:
+        found["rx_ntuple_filter"] = 0
+    tops = {"channels": top, "ring": 1024}
+    rows = [
+        Tunable(name.replace("_", "-"), value, tops.get(name.partition("_")[0]))
+        for name, value in (found | values).items()
+    ]
+    return replace(link, tunables=tuple(rows))
 
 
 SYSCTLS = {
@@ -130,6 +155,7 @@ SYSCTLS = {
     "net.core.netdev_max_backlog": 1000,
     "net.core.busy_read": 0,
     "net.core.busy_poll": 0,
+    "kernel.timer_migration": 1,
 }
 
 
@@ -149,6 +175,9 @@ class SimHost:
         self.threads = {t.pid: t for t in start.threads}
         self.irqs = {i.number: i for i in start.irqs}
         self.sysctls = {s.name: s.value for s in start.sysctls}
+        self.sessions = start.sessions
+        self.workqueue_cpus = start.workqueue_cpus
+        self.lacking: set[str] = set()  # tunables that are shown and cannot be set
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
         self.ends_threads = ends_threads
         self.boot = boot
@@ -163,8 +192,12 @@ class SimHost:
     def boot_id(self) -> str:
         return self.boot
 
-    def observe(self, names: Collection[str] | None = None, steered: bool = True) -> Snapshot:
+    def observe(
+        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+    ) -> Snapshot:
         links = tuple(li for n, li in self.links.items() if names is None or n in names)
+        if not tuned:
+            links = tuple(replace(li, tunables=()) for li in links)
         if not steered:
             links = tuple(_unsteered(li) for li in links)
         pids = {n.pid for li in links for n in li.napis}
@@ -176,6 +209,8 @@ class SimHost:
             tuple(self.irqs.values()),
             threads,
             sysctls=tuple(Sysctl(n, v) for n, v in self.sysctls.items()),
+            sessions=self.sessions,
+            workqueue_cpus=self.workqueue_cpus,
         )
 
     def _write(self, what: str, change: Callable[[], None]) -> None:
@@ -292,9 +327,60 @@ class SimHost:
 
         self._write(f"queue {link.name} {queue} {dict(values)}", change)
 
+    def write_tunables(self, link: Link, values: Mapping[str, int | str]) -> None:
+        if self.lacking & set(values):
+            raise RxlaneError(Kind.UNSUPPORTED, "Operation not supported")
+
+        def change() -> None:
+            one = self.links[link.name]
+            numbers = {i: ["off", "on"].index(v) if v in ("off", "on") else int(v)
+                       for i, v in values.items()}  # fmt: skip
+            tunables = tuple(replace(t, value=numbers.get(t.item, t.value)) for t in one.tunables)
+            one = replace(one, tunables=tunables)
+            if any(i.startswith(("channels", "ring")) for i in numbers):
+                one = self._reset(one)
+            self.links[link.name] = one
+
+        self._write(f"tunables {link.name} {dict(values)}", change)
+
+    def _reset(self, one: Link) -> Link:
+        """Set queues up anew, as the rudest drivers do: other NAPI ids, nothing is kept.
+
+        Threads are new ones, interrupts go everywhere, the driver's own XPS comes.
+        """
+        held = {t.item: t.value for t in one.tunables}
+        pairs = held.get("channels-combined", 0)
+        counts = {k: pairs + held.get(f"channels-{k}", 0) for k in ("rx", "tx")}
+        if not any(counts.values()):
+            counts = {k: one.count(k) for k in ("rx", "tx")}
+        linked = {q.index: q for q in one.queues if q.kind == "rx"}
+        spare = max((q.irq or 0 for li in self.links.values() for q in li.queues), default=0) + 1
+        base = max((n.napi_id for li in self.links.values() for n in li.napis), default=8192) + 1
+        queues, napis = [], []
+        for i in range(counts["rx"]):
+            old = linked.get(i)
+            irq = old.irq if old is not None else spare + i
+            if self.irqs:
+                self.irqs[irq or 0] = Irq(irq or 0, f"nic-{irq}", self.topology.online, (0,))
+            queues.append(Queue("rx", i, base + i, "netdev", irq, "irq-name", (), 0))
+            like = one.napis[0]
+            timers = (0, 0, 0) if self.capabilities.napi_set else (None, None, None)
+            napis.append(Napi(base + i, None, None, None if like.threaded is None else 0, *timers))
+        for i in range(counts["tx"]):
+            many = counts["tx"] > 1
+            cpus = (self.topology.online[i % len(self.topology.online)],)
+            xps = {"xps_cpus": cpus if many else None, "xps_rxqs": () if many else None}
+            queues.append(Queue("tx", i, **xps))  # type: ignore[arg-type]
+        for napi in one.napis:
+            self.threads.pop(napi.pid or 0, None)
+        return replace(one, queues=tuple(queues), napis=tuple(napis))
+
     def write_sysctl(self, name: str, value: int | str) -> None:
         def change() -> None:
-            self.sysctls[name] = int(value)
+            if name == "workqueue-cpus":
+                self.workqueue_cpus = _cpus(str(value))
+            else:
+                self.sysctls[name] = int(value)
 
         self._write(f"sysctl {name} {value}", change)
 
@@ -350,10 +436,16 @@ def _cpus(text: str) -> tuple[int, ...]:
 def settings(host: SimHost) -> dict[str, object]:
     """Every setting of the host keyed by device and queue, without pids and NAPI ids."""
     found: dict[str, object] = dict(host.sysctls)
-    for irq in host.irqs.values():
-        found[f"irq/{irq.number}"] = irq.cpus
+    if host.workqueue_cpus is not None:
+        found["workqueue"] = host.workqueue_cpus
+    # By queue: a driver that sets its queues up anew may get other numbers.
+    used = ((one, q, host.irqs.get(q.irq or 0)) for one in host.links.values() for q in one.queues)
+    for one, queue, irq in used:
+        if irq is not None:
+            found[f"{one.name}/{queue.kind}{queue.index}/irq"] = irq.cpus
     for one in host.links.values():
         found[f"{one.name}/all"] = (one.threaded, one.defer_hard_irqs, one.gro_flush_timeout)
+        found |= {f"{one.name}/{t.item}": t.value for t in one.tunables}
         by_id = {n.napi_id: n for n in one.napis}
         for queue in one.queues:
             found[f"{one.name}/{queue.kind}{queue.index}/steering"] = (

@@ -11,7 +11,7 @@ import pytest
 
 from rxlane.decide import decide
 from rxlane.model import Capabilities
-from rxlane.policy import NAPI, names, parse_section
+from rxlane.policy import KINDS, Given, names, parse
 from rxlane.sections import Policy, Section
 from unit import simhost
 
@@ -37,11 +37,19 @@ def variables() -> dict[str, str]:
     return dict(found.items("x", raw=True))
 
 
+def wanted(values: dict[str, str]) -> Policy:
+    given = []
+    for kind in KINDS:
+        options = {
+            name: re.sub(r"\$\{(\w+)\}", lambda m: values[m[1]], value)
+            for name, value in profile().items(kind, raw=True)
+        }
+        given.append(Given(kind, kind, (), options))
+    return parse(given)
+
+
 def section(values: dict[str, str]) -> Section:
-    options = {}
-    for name, value in profile().items("napi", raw=True):
-        options[name] = re.sub(r"\$\{(\w+)\}", lambda m: values[m[1]], value)
-    return parse_section("napi", [], options)
+    return wanted(values).sections[0]
 
 
 def defaults() -> dict[str, str]:
@@ -55,16 +63,20 @@ def test_variables_file_repeats_the_defaults() -> None:
 
 
 def test_every_option_of_the_profile_is_known_and_set() -> None:
-    given = set(dict(profile().items("napi", raw=True)))
-    assert given <= set(names(NAPI))
-    assert set(names(NAPI)) - given == {"allow_realtime_cpu0", "thread_spread"}
+    left = set()
+    for kind in KINDS:
+        given = set(dict(profile().items(kind, raw=True)))
+        assert given <= set(names(kind))
+        left |= set(names(kind)) - given
+    routing = {"arfs", "xps", "netdev_max_backlog"}
+    assert left == {"allow_realtime_cpu0", "thread_spread"} | routing
     assert section(defaults()).management_queues == 1
 
 
 def test_no_parent() -> None:
     """What the profile switches on must be what it switches off; see the comment in the file."""
     assert "include" not in profile()["main"]
-    assert profile().sections() == ["main", "variables", "napi"]
+    assert profile().sections() == ["main", "variables", *KINDS]
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 8])
@@ -75,11 +87,45 @@ def test_it_plans_on_any_host(cpus: int, kernel: Capabilities) -> None:
     one = simhost.link("eth1", 1, ifindex=3, base=9000, kernel=kernel)
     links = (simhost.link(kernel=kernel), one)
     host = simhost.snapshot(*links, cpus=simhost.topology(cpus), capabilities=kernel)
-    plan = decide(host, Policy((section(defaults()),)))
+    plan = decide(simhost.whole(host), wanted(defaults()))
     assert plan.changes
     assert not [c for c in plan.changes if c.target.device == "eth1"], (
         "its one queue is management's"
     )
+
+
+def test_every_line_of_the_script() -> None:
+    """Seed 003's script on its machine: one queue for polling, here beside management's."""
+    values = defaults() | {
+        **{"rx_channels": "2", "rx_ring": "1024", "rx_threaded": "busy-poll"},
+        **{"rx_thread_policy": "fifo", "rx_thread_priority": "50", "rx_thread_nice": ""},
+        "rx_thread_cpus": "2",
+    }
+    one = simhost.tuned(simhost.link(queues=8))
+    cpus = simhost.topology(8, isolated=[2])
+    start = simhost.whole(simhost.snapshot(one, cpus=cpus))
+    plan = decide(start, wanted(values))
+    assert {str(c.target): c.after for c in (*plan.changes, *plan.holds)} == {
+        "eth0/all/channels-combined": 2,
+        "eth0/all/ring-rx": 1024,
+        "eth0/all/adaptive-rx": "off",
+        "eth0/all/adaptive-tx": "off",
+        "eth0/all/rx-usecs": 0,
+        "eth0/all/tx-usecs": 0,
+        "eth0/rx1/irq-cpus": "2",
+        "eth0/rx1/threaded": "busy-poll",
+        "eth0/rx1/defer-hard-irqs": 100,
+        "eth0/rx1/gro-flush-timeout": 15000,
+        "eth0/rx1/thread-cpus": "2",
+        "eth0/rx1/thread-sched": "fifo:50",
+        "eth0/rx1/rps-cpus": "off",
+        "eth0/rx1/rps-flow-cnt": 0,
+        "net.core.busy_read": 0,
+        "net.core.busy_poll": 0,
+        "kernel.timer_migration": 0,
+        "workqueue-cpus": "0-1,3-7",
+    }
+    assert plan.skips and {s.kind for s in plan.skips} == {"left-alone"}
 
 
 def test_the_real_time_variant_of_the_comments() -> None:
@@ -100,11 +146,14 @@ def test_every_setting_has_a_comment_above_it() -> None:
     for name in ("tuned.conf", "net-low-latency-variables.conf"):
         lines = (FOLDER / name).read_text().splitlines()
         group = (
-            "thread_policy thread_priority thread_nice defer_hard_irqs gro_flush_timeout".split()
-        )
+            "thread_policy thread_priority thread_nice defer_hard_irqs gro_flush_timeout"
+            " channels ring_rx ring_tx ring tx_ring adaptive adaptive_rx adaptive_tx tx_adaptive"
+            " usecs rx_usecs tx_usecs frames rx_frames tx_frames rps rfs busy_read busy_poll"
+        ).split()
         for before, line in zip(lines, lines[1:], strict=False):
             key = line.partition("=")[0].removeprefix("rx_")
-            if "=" not in line or line.startswith("#") or key not in names(NAPI):
+            known = key in {n for kind in KINDS for n in names(kind)}
+            if "=" not in line or line.startswith("#") or not known:
                 continue
             above = before.partition("=")[0].removeprefix("rx_")
             grouped = above in group and key in group

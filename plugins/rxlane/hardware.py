@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() about channels, rings and coalescing: what a device's driver keeps. Pure.
+
+The number of channels decides which queues there are, so it comes first: counts() says what each
+device will have, foresee() what the host looks like then, and everything else is planned for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rxlane.draft import Draft
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import (
+    CHANNEL_ITEMS,
+    CHANNELS_COMBINED,
+    CHANNELS_RX,
+    CHANNELS_TX,
+    COALESCE_ITEMS,
+    RING_ITEMS,
+    WHOLE,
+    Irq,
+    Link,
+    Napi,
+    Queue,
+    Snapshot,
+    Target,
+    Tunable,
+    Value,
+    disruption,
+)
+from rxlane.sections import MAX, Policy, Section
+from rxlane.settings import read_device
+
+Device = tuple[Section, Link]
+Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
+
+# Queues that are not there yet have NAPIs and interrupts that nobody knows: numbers below zero,
+# which the kernel gives to none.
+UNBORN = -1
+
+
+def counts(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
+    """Return the channels wanted of each device that is up and can have them."""
+    found = {}
+    for section, link in devices:
+        if section.channels is not None and link.up and _shortage(section, link) is None:
+            found[link.name] = _wanted(section, link)
+    return found
+
+
+def _own(link: Link) -> dict[str, Tunable]:
+    return {t.item: t for t in link.tunables if t.item in CHANNEL_ITEMS}
+
+
+def _wanted(section: Section, link: Link) -> dict[str, int]:
+    """Return the counts to set: pairs where the driver has pairs, else receivers and senders."""
+    own = _own(link)
+    items = (CHANNELS_COMBINED,) if CHANNELS_COMBINED in own else (CHANNELS_RX, CHANNELS_TX)
+    asked = section.channels
+    return {
+        i: own[i].top or own[i].value if asked is None or asked == MAX else int(asked)
+        for i in items
+        if i in own
+    }
+
+
+def _shortage(section: Section, link: Link) -> str | None:
+    """Say why the device cannot have the channels, None when it can."""
+    own = _own(link)
+    if not own:
+        return f"driver {link.driver or 'unknown'} does not let its queues be counted"
+    for item, count in _wanted(section, link).items():
+        top = own[item].top
+        if top is not None and count > top:
+            return f"the device has at most {top}"
+    return None
+
+
+def foresee(snapshot: Snapshot, wanted: Counts) -> Snapshot:
+    """Return the host as it will be with these channels; the same object when nothing changes."""
+    fate: dict[str, Link] = {}
+    for name, own in wanted.items():
+        link = snapshot.link(name)
+        if link is not None and any(read_device(link, i) != n for i, n in own.items()):
+            fate[name] = _resized(link, own, UNBORN - 1000 * len(fate))
+    if not fate:
+        return snapshot
+    links = tuple(fate.get(link.name, link) for link in snapshot.links)
+    numbers = {q.irq for link in fate.values() for q in link.queues if q.irq is not None}
+    unborn = tuple(Irq(n, "") for n in sorted(numbers) if n <= UNBORN)
+    return replace(snapshot, links=links, irqs=(*snapshot.irqs, *unborn))
+
+
+def totals(link: Link, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return how many queues of each kind the device has with these channels."""
+    held = {i: t.value for i, t in _own(link).items()} | dict(wanted)
+    pairs = held.get(CHANNELS_COMBINED, 0)
+    return {"rx": pairs + held.get(CHANNELS_RX, 0), "tx": pairs + held.get(CHANNELS_TX, 0)}
+
+
+def _resized(link: Link, wanted: Mapping[str, int], unborn: int) -> Link:
+    queues: list[Queue] = []
+    napis = list(link.napis)
+    for kind, count in totals(link, wanted).items():
+        own = sorted((q for q in link.queues if q.kind == kind), key=lambda q: q.index)
+        queues.extend(own[:count])
+        for index in range(len(own), count):
+            queue = _unborn(kind, index, own[0] if own else None, unborn - index)
+            queues.append(queue)
+            if queue.napi_id is not None and kind == "rx":
+                napis.append(Napi(queue.napi_id, queue.irq))
+    return replace(link, queues=tuple(queues), napis=tuple(napis))
+
+
+def _unborn(kind: str, index: int, first: Queue | None, number: int) -> Queue:
+    """Return a queue that will have what the device's first one has, with values nobody knows."""
+    if first is None:
+        return Queue(kind, index)
+    return Queue(
+        kind,
+        index,
+        None if first.napi_id is None or kind == "tx" else number,
+        first.napi_source,
+        None if first.irq is None or kind == "tx" else number,
+        first.irq_source,
+        rps_cpus=None if first.rps_cpus is None else (),
+        rps_flow_cnt=None if first.rps_flow_cnt is None else 0,
+        # A device's only send queue has no XPS, those of a device with more do.
+        xps_cpus=() if kind == "tx" else None,
+        xps_rxqs=() if kind == "tx" else None,
+    )
+
+
+def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
+    """Plan channels, rings and coalescing; REFUSED where that could cut off a login."""
+    for section, link in devices:
+        wanted = _values(draft, section, link)
+        for item, (value, option) in wanted.items():
+            reason = f"{option}={section.option(option)} in [{section.name}]"
+            target = Target(link.name, WHOLE, item)
+            if draft.present.read(target) != value:
+                _check_session(draft, policy, section, link, item, option)
+            draft.want(target, value, reason)
+
+
+def _values(draft: Draft, section: Section, link: Link) -> dict[str, tuple[Value, str]]:
+    """Return {item: (value, option)} of what the device can have; report the rest."""
+    asked = dict(section.tunables)
+    options = [o for o in ("channels", *asked) if o != "channels" or section.channels is not None]
+    if options and not link.up:
+        reason = f"interface {link.name} is down, and its driver may set up queues only when up"
+        draft.skip(link.name, WHOLE, ", ".join(options), "down", reason)
+        return {}
+    found: dict[str, tuple[Value, str]] = {}
+    if section.channels is not None:
+        short = _shortage(section, link)
+        if short is not None:
+            draft.skip(link.name, WHOLE, "channels", "unsupported", short)
+        else:
+            found |= {i: (n, "channels") for i, n in _wanted(section, link).items()}
+    queues = draft.view.links[link.name].count("rx")
+    if section.management_queues >= queues and asked:
+        reason = f"management_queues={section.management_queues} keeps all of its {queues} queues"
+        draft.skip(link.name, WHOLE, ", ".join(asked), "left-alone", reason)
+        return found
+    for item in (i for i in (*RING_ITEMS, *COALESCE_ITEMS) if i in asked):
+        value = _tunable(draft, link, item, asked[item])
+        if value is not None:
+            found[item] = (value, item.replace("-", "_"))
+    return found
+
+
+def _tunable(draft: Draft, link: Link, item: str, asked: Value) -> Value | None:
+    own = link.tunable(item)
+    problem = None
+    if own is None:
+        problem = f"driver {link.driver or 'unknown'} does not have it"
+    elif own.top is not None and asked != MAX and int(asked) > own.top:
+        problem = f"the device takes at most {own.top}"
+    elif asked == MAX:
+        return own.top
+    if problem is not None:
+        draft.skip(link.name, WHOLE, item, "unsupported", problem)
+        return None
+    return asked
+
+
+def _check_session(
+    draft: Draft, policy: Policy, section: Section, link: Link, item: str, option: str
+) -> None:
+    """Refuse what makes queues anew on the device over which somebody is logged in."""
+    cuts = item in CHANNEL_ITEMS or disruption(item, link.driver) == "link-reset"
+    allowed = policy.confirmed or section.allow_session_reset
+    if not cuts or allowed or link.name not in draft.view.snapshot.sessions:
+        return
+    raise RxlaneError(
+        Kind.REFUSED,
+        "somebody is logged in over this device, and the change could cut that off",
+        section=section.name,
+        option=option,
+        value=section.option(option),
+        device=link.name,
+        remedy="use `rxlane apply --confirm` or set allow_session_reset=1",
+    )

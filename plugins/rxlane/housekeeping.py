@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that keeps the kernel's other work off the lanes' CPUs. Pure.
+
+Kernel workers that are bound to no CPU have one mask for all of them, and timers of idle CPUs
+move or stay: settings of the host, said in one section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from rxlane import cpulist
+from rxlane.draft import Draft, check_cpus, one_value
+from rxlane.model import HOST, TIMER_MIGRATION, WHOLE, WORKQUEUE, Target
+from rxlane.sections import IrqLayout
+
+ABSENT = "this kernel does not have it"
+
+
+def keep(draft: Draft, sections: Iterable[IrqLayout], busy: Collection[int]) -> None:
+    """Plan the masks. busy: CPUs that this plan gives to busy pollers and real-time threads."""
+    given = list(sections)
+    asked = ((s, TIMER_MIGRATION, s.timer_migration) for s in given)
+    for section, item, value in one_value(asked, "timer_migration"):
+        _want(draft, section, "timer_migration", item, value)
+    workers = ((s, WORKQUEUE, s.workqueue_cpus) for s in given)
+    for section, item, cpus in one_value(workers, "workqueue_cpus"):
+        check_cpus(draft.view.snapshot.topology, section, "workqueue_cpus", cpus)
+        left = cpus or _free(draft, busy)
+        if not left:
+            reason = "pollers and real-time threads have every CPU"
+            draft.skip(HOST, WHOLE, item, "left-alone", reason)
+            continue
+        _want(draft, section, "workqueue_cpus", item, cpulist.render(left))
+
+
+def _want(draft: Draft, section: IrqLayout, option: str, item: str, value: int | str) -> None:
+    target = Target(HOST, WHOLE, item)
+    if draft.present.read(target) is None:
+        draft.skip(HOST, WHOLE, item, "unsupported", ABSENT)
+        return
+    draft.want(target, value, f"{option}={section.option(option)} in [{section.name}]")
+
+
+def _free(draft: Draft, busy: Collection[int]) -> tuple[int, ...]:
+    """Return every CPU, also one that is or may yet come, but the busy and the isolated ones."""
+    host = draft.view.snapshot.topology
+    known = {cpu.number for cpu in host.cpus} | set(draft.view.snapshot.workqueue_cpus or ())
+    away = {*busy, *host.isolated, *host.nohz_full}
+    return tuple(sorted(known - away)) if set(host.online) - away else ()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Over which devices somebody is logged in. Addresses are looked up here and kept nowhere.
+
+sshd gives the processes of a login SSH_CONNECTION. It is looked for in this process's ancestors,
+which covers sudo, and in every login session of the host, which covers a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+
+from rxlane import netlink
+from rxlane.sysfs import Sysfs
+
+SLICES = "sys/fs/cgroup/user.slice"
+_SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=(\S+) ")
+DEPTH = 64  # of the ancestors looked at, and of devices upon devices
+
+
+def ancestors(sysfs: Sysfs, pid: int) -> list[int]:
+    """Return the process and those that started it, nearest first."""
+    found: list[int] = []
+    while pid > 1 and len(found) < DEPTH:
+        found.append(pid)
+        text = sysfs.read(f"proc/{pid}/stat")
+        # After the name, which may hold spaces and parentheses: state, parent, ...
+        fields = [] if text is None else text.rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return found
+
+
+def of_sessions(sysfs: Sysfs) -> Iterable[int]:
+    """Yield the processes of systemd's login sessions."""
+    for user in sysfs.folders(SLICES):
+        for session in sysfs.folders(f"{SLICES}/{user}"):
+            if session.startswith("session-"):
+                text = sysfs.read(f"{SLICES}/{user}/{session}/cgroup.procs") or ""
+                yield from (int(pid) for pid in text.split())
+
+
+def clients(sysfs: Sysfs, pid: int) -> set[str]:
+    """Return the addresses from which somebody is logged in, as far as this user may see."""
+    found = set()
+    for one in dict.fromkeys((*ancestors(sysfs, pid), *of_sessions(sysfs))):
+        match = _SSH.search(sysfs.read(f"proc/{one}/environ") or "")
+        if match is not None:
+            found.add(match[1])
+    return found
+
+
+def below(sysfs: Sysfs, name: str) -> list[str]:
+    """Return the device and those it stands upon: a bond's ports, a VLAN's or a bridge's."""
+    found = [name]
+    for one in found:
+        names = sysfs.names(f"sys/class/net/{one}")
+        lower = (n.removeprefix("lower_") for n in names if n.startswith("lower_"))
+        found.extend(n for n in lower if n not in found and len(found) < DEPTH)
+    return found
+
+
+def devices(
+    sysfs: Sysfs,
+    names: dict[int, str],
+    pid: int | None = None,
+    route: Callable[[str], int | None] = netlink.route,
+) -> tuple[str, ...]:
+    """Return the devices that carry a login. names: by ifindex, as the kernel has them."""
+    found: set[str] = set()
+    for address in clients(sysfs, os.getpid() if pid is None else pid):
+        ifindex = route(address)
+        if ifindex in names:
+            found.update(below(sysfs, names[ifindex]))
+    return tuple(sorted(found))

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Channels, rings and coalescing: what is planned, refused, written in which order, and undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rxlane import codec, policy
+from rxlane.apply import apply, rollback
+from rxlane.decide import decide
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Link, Plan, Snapshot, Tunable
+from rxlane.revert import revert
+from rxlane.sections import Policy
+from rxlane.verify import verify, verify_entries
+from unit import simhost
+from unit.simhost import Killed, MemoryStore, SimHost, tuned
+
+
+def asked(*devices: str, **options: object) -> Policy:
+    return policy.parse_mixed("x", devices, {n: str(v) for n, v in options.items()})
+
+
+def host(*links: Link, **more: object) -> Snapshot:
+    start = simhost.whole(simhost.snapshot(*(links or (tuned(simhost.link()),))))
+    return replace(start, **more)  # type: ignore[arg-type]
+
+
+def after(plan: Plan, item: str = "") -> dict[str, object]:
+    return {str(c.target): c.after for c in plan.changes if item in c.target.item}
+
+
+def skipped(plan: Plan) -> list[str]:
+    return [str(s) for s in plan.skips]
+
+
+def refusal(start: Snapshot, wanted: Policy) -> str:
+    with pytest.raises(RxlaneError) as caught:
+        decide(start, wanted)
+    assert caught.value.kind is Kind.REFUSED and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# -- plan ---------------------------------------------------------------------------------------
+
+
+def test_pairs_where_the_driver_has_pairs() -> None:
+    assert after(decide(host(), asked(channels=2))) == {"eth0/all/channels-combined": 2}
+    apart = host(tuned(simhost.link(), pairs=False))
+    wanted = {"eth0/all/channels-rx": 1, "eth0/all/channels-tx": 1}
+    assert after(decide(apart, asked(channels=1))) == wanted
+    assert after(decide(host(), asked(channels="max"))) == {"eth0/all/channels-combined": 8}
+
+
+def test_lanes_are_planned_for_the_queues_to_come() -> None:
+    plan = decide(host(), asked(channels=6, threaded="on@1-", thread_cpus="auto", irq_cpus="auto"))
+    assert list(after(plan, "threaded")) == [f"eth0/rx{n}/threaded" for n in range(1, 6)]
+    assert len(set(after(plan, "thread-cpus").values())) == 5
+    assert len(after(plan, "irq-cpus")) == 6
+    unborn = [c for c in plan.changes if c.target.queue > 3]
+    assert unborn and all(c.before is None for c in unborn)
+    assert all("-" not in c.reason.partition("IRQ ")[2] for c in plan.changes)
+
+
+def test_lanes_of_queues_that_go_are_not_planned() -> None:
+    plan = decide(host(), asked(channels=2, threaded="on", rps="1", xps="rxqs"))
+    assert {c.target.queue for c in plan.changes} == {-1, 0, 1}
+    assert not plan.skips
+    assert "device has RX queues 0-1" in _bad(asked(channels=2, threaded="on@3"))
+
+
+def _bad(wanted: Policy) -> str:
+    with pytest.raises(RxlaneError) as caught:
+        decide(host(), wanted)
+    return str(caught.value)
+
+
+def test_what_holds_is_not_written() -> None:
+    plan = decide(host(), asked(channels=4, ring_rx=256, adaptive_rx="on", rx_usecs=3))
+    assert plan.changes == () and len(plan.holds) == 4
+
+
+def test_rings_and_coalescing() -> None:
+    options = {"ring_rx": "max", "ring_tx": 512, "adaptive_rx": "off", "rx_usecs": 0}
+    plan = decide(host(), asked(**options))
+    assert after(plan) == {
+        "eth0/all/ring-rx": 1024,
+        "eth0/all/ring-tx": 512,
+        "eth0/all/adaptive-rx": "off",
+        "eth0/all/rx-usecs": 0,
+    }
+    assert [c.before for c in plan.changes] == [256, 256, "on", 3]
+    assert "ring_rx=max in [x]" in plan.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("driver", "price"), [("virtio_net", "queue-pause"), ("e1000e", "link-reset")]
+)
+def test_disruption(driver: str, price: str) -> None:
+    start = host(replace(tuned(simhost.link()), driver=driver))
+    plan = decide(start, asked(channels=2, ring_rx=512, rx_usecs=9, threaded="on"))
+    found = {c.target.item: c.disruption for c in plan.changes}
+    assert found == {
+        "channels-combined": price,
+        "ring-rx": price,
+        "rx-usecs": "none",
+        "threaded": "thread-restart",
+    }
+    undone = {c.target.item: c.disruption for c in revert(plan, start).changes}
+    assert undone == found
+
+
+def test_what_the_device_has_not_is_reported() -> None:
+    bare = simhost.link(), tuned(simhost.link("eth1", ifindex=3, base=9000))
+    plan = decide(host(*bare), asked(channels=9, ring_rx=4096, rx_frames=1))
+    assert plan.changes == ()
+    assert skipped(plan) == [
+        "eth0: channels unsupported: driver virtio_net does not let its queues be counted",
+        "eth0: ring-rx unsupported: driver virtio_net does not have it",
+        "eth0: rx-frames unsupported: driver virtio_net does not have it",
+        "eth1: channels unsupported: the device has at most 8",
+        "eth1: ring-rx unsupported: the device takes at most 1024",
+        "eth1: rx-frames unsupported: driver virtio_net does not have it",
+    ]
+
+
+def test_device_that_is_down() -> None:
+    plan = decide(host(tuned(simhost.link(up=False))), asked(channels=2, ring_rx=512))
+    assert plan.changes == () and "channels, ring-rx down" in skipped(plan)[0]
+
+
+# -- the login ----------------------------------------------------------------------------------
+
+
+def test_new_queues_under_a_login_are_refused() -> None:
+    start = host(sessions=("eth0",))
+    assert "logged in over this device" in refusal(start, asked(channels=2))
+    assert refusal(start, asked(channels=2)).startswith("[x] channels=2 eth0:")
+    assert after(decide(start, asked(channels=2, allow_session_reset=1)))
+    assert after(decide(start, replace(asked(channels=2), confirmed=True)))
+    assert after(decide(host(sessions=("eth7",)), asked(channels=2)))
+
+
+def test_no_refusal_where_nothing_is_cut() -> None:
+    start = host(sessions=("eth0",))
+    assert decide(start, asked(channels=4)).changes == ()
+    assert after(decide(start, asked(ring_rx=512, rx_usecs=0)))
+    wired = replace(start, links=(replace(start.links[0], driver="e1000e"),))
+    assert "ring_rx=512" in refusal(wired, asked(ring_rx=512))
+    assert after(decide(wired, asked(rx_usecs=0)))
+
+
+# -- apply --------------------------------------------------------------------------------------
+
+FULL = {
+    "channels": "6",
+    "ring_rx": "512",
+    "rx_usecs": "0",
+    "adaptive_rx": "off",
+    "threaded": "on@1-",
+    "thread_cpus": "auto",
+    "thread_nice": "-3",
+    "irq_cpus": "auto",
+    "rps": "auto",
+    "xps": "auto",
+}
+
+
+def test_the_one_order() -> None:
+    sim = SimHost(host())
+    done = apply(sim, MemoryStore(), asked(**FULL))
+    kinds = [line.split()[0] for line in sim.log]
+    order = ["tunables", "irq", "napi", "thread", "queue"]
+    assert list(dict.fromkeys(kinds)) == order and kinds == sorted(kinds, key=order.index)
+    first, second, third = sim.log[:3]
+    assert "channels-combined" in first and "ring-rx" in second and "rx-usecs" in third
+    assert verify(done.plan, sim.observe()) == () and sim.links["eth0"].count("rx") == 6
+    assert {n.threaded for n in sim.links["eth0"].napis[1:]} == {1}
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 8])
+def test_growing_and_shrinking_comes_back(count: int) -> None:
+    """Also what the driver reset on its way: threads, interrupts and XPS of every queue."""
+    sim, store = SimHost(host()), MemoryStore()
+    foreign = asked(threaded="on@3", thread_cpus="5", thread_nice=4, irq_cpus="2,3", rps="1-2")
+    apply(sim, MemoryStore(), foreign)
+    before = simhost.settings(sim)
+    done = apply(sim, store, asked(**(FULL | {"channels": str(count)})))
+    assert verify(done.plan, sim.observe()) == ()
+    journal = store.load()
+    assert journal is not None and verify_entries(journal.entries, sim.observe()) == ()
+    assert apply(sim, store, asked(**(FULL | {"channels": str(count)}))).written == 0
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
+
+
+@pytest.mark.parametrize("way", ["fail_at", "lie_at", "kill_at"])
+@pytest.mark.parametrize("channels", ["2", "6"])
+def test_whatever_happens_at_any_write_comes_back(way: str, channels: str) -> None:
+    options = FULL | {"channels": channels}
+    sim = SimHost(host())
+    apply(sim, MemoryStore(), asked(**options))
+    for number in range(sim.writes):
+        sim = SimHost(host())
+        before, store = simhost.settings(sim), MemoryStore()
+        setattr(sim, way, number)
+        with pytest.raises((RxlaneError, Killed)):
+            apply(sim, store, asked(**options))
+        if way == "kill_at":
+            rollback(sim, store)
+        assert simhost.settings(sim) == before, number
+        assert store.text is None
+
+
+def test_a_policy_without_channels_brings_them_back() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    apply(sim, store, asked(channels=6, threaded="on", thread_nice=-2, rps="1-2"))
+    apply(sim, store, asked(channels=2, threaded="on", thread_nice=-2))
+    assert sim.links["eth0"].count("rx") == 2
+    apply(sim, store, asked(rx_usecs=5))
+    assert sim.links["eth0"].count("rx") == 4
+    assert simhost.settings(sim) == before | {"eth0/rx-usecs": 5}
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+
+
+def test_a_driver_that_refuses_is_reported_and_the_rest_is_done() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    sim.lacking = {"channels-combined", "rx-usecs"}
+    done = apply(sim, store, asked(channels=6, rx_usecs=0, ring_rx=512, threaded="on"))
+    assert "eth0: channels-combined unsupported: Operation not supported" in skipped(done.plan)
+    assert "eth0: rx-usecs unsupported: Operation not supported" in skipped(done.plan)
+    assert sim.links["eth0"].count("rx") == 4 and done.written == 5
+    assert verify(done.plan, sim.observe()) == ()
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+
+
+def test_what_a_reset_took_is_found_and_mended() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    done = apply(sim, store, asked(**FULL))
+    sim.write_tunables(sim.links["eth0"], {"ring-rx": 512})
+    assert {m.target.item for m in verify(done.plan, sim.observe())} >= {"threaded", "irq-cpus"}
+    assert apply(sim, store, asked(**FULL)).written > 0
+    assert verify(done.plan, sim.observe()) == ()
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "channels": st.sampled_from(["1", "2", "5", "8", "max", "9"]),
+        "ring_rx": st.sampled_from(["64", "max"]),
+        "adaptive_rx": st.sampled_from(["on", "off"]),
+        "rx_usecs": st.sampled_from(["0", "50"]),
+        "threaded": st.sampled_from(["on@1-", "off", "on"]),
+        "thread_cpus": st.sampled_from(["auto", "4-7"]),
+        "thread_nice": st.sampled_from(["-5", "3"]),
+        "defer_hard_irqs": st.sampled_from(["0", "100"]),
+        "irq_cpus": st.sampled_from(["auto", "1-3"]),
+        "rps": st.sampled_from(["off", "auto", "1-2"]),
+        "rfs": st.sampled_from(["off", "auto"]),
+        "xps": st.sampled_from(["off", "auto", "rxqs"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=1, max_size=2),
+    st.lists(OPTIONS, min_size=1, max_size=3),
+)
+def test_any_channels_on_any_host_come_back(
+    devices: list[tuple[int, bool]], rows: list[dict[str, str]]
+) -> None:
+    links = [
+        tuned(simhost.link(f"eth{n}", queues, ifindex=n + 2, base=8193 + 1000 * n), pairs=pairs)
+        for n, (queues, pairs) in enumerate(devices)
+    ]
+    sim, store = SimHost(host(*links)), MemoryStore()
+    before = simhost.settings(sim)
+    for options in rows:
+        done = apply(sim, store, asked(**options))
+        assert verify(done.plan, sim.observe()) == ()
+        assert apply(sim, store, asked(**options)).written == 0
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
+
+
+# -- recordings ---------------------------------------------------------------------------------
+
+
+def test_recordings_say_only_what_is_there() -> None:
+    plain = codec.to_plain(simhost.snapshot())
+    assert "sessions" not in plain and "tunables" not in plain["links"][0]
+    start = host(sessions=("eth0",))
+    assert codec.loads(Snapshot, codec.dumps(start), "x") == start
+    assert start.links[0].tunable("ring-rx") == Tunable("ring-rx", 256, 1024)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Workqueue masks, timer migration and aRFS: the kernel's other work beside the lanes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rxlane.apply import apply, rollback
+from rxlane.decide import decide
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Snapshot
+from rxlane.policy import Given, parse
+from rxlane.verify import verify
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+from unit.test_layout import asked, host, refusal
+
+ALL = {"workqueue_cpus": "auto", "timer_migration": "0"}
+
+
+def mask(start: Snapshot, **options: object) -> object:
+    plan = decide(start, asked(**({"workqueue_cpus": "auto"} | options)))
+    found = {c.target.item: c.after for c in (*plan.changes, *plan.holds)}
+    return found.get("workqueue-cpus", [s.reason for s in plan.skips if "workqueue" in s.item])
+
+
+def test_workers_leave_pollers_and_isolated_cpus() -> None:
+    assert mask(host()) == "0-7"
+    assert mask(host(), threaded="on", thread_cpus="4-7") == "0-7", "threads that sleep share"
+    poll = {"threaded": "busy-poll@2-,on@0-1", "thread_cpus": "4-7"}
+    assert mask(host(), **poll) == "0-5"
+    rt = {"threaded": "on", "thread_cpus": "4-7", "thread_policy": "fifo", "thread_priority": "5"}
+    assert mask(host(), **rt) == "0-3"
+    assert mask(host(cpus=simhost.topology(8, isolated=[6]))) == "0-5,7"
+    assert mask(host(), workqueue_cpus="1-2") == "1-2"
+
+
+def test_cpus_that_may_yet_come_stay_in_the_mask() -> None:
+    start = replace(host(cpus=simhost.topology(4)), workqueue_cpus=tuple(range(16)))
+    assert mask(start, threaded="busy-poll@3", thread_cpus="3") == "0-2,4-15"
+    later = replace(start, workqueue_cpus=(0, 1, 2, *range(4, 16)))
+    assert mask(later) == "0-15", "a CPU that no poller has any more comes back"
+
+
+def test_nothing_left_for_workers() -> None:
+    start = host(simhost.link(queues=1), cpus=simhost.topology(1))
+    found = mask(start, threaded="busy-poll", thread_cpus="0")
+    assert found == ["pollers and real-time threads have every CPU"]
+
+
+def test_kernel_without_them() -> None:
+    bare = simhost.snapshot()
+    kinds = {s.item: s.kind for s in decide(bare, asked(**ALL)).skips}
+    assert kinds == {"kernel.timer_migration": "unsupported", "workqueue-cpus": "unsupported"}
+
+
+def test_one_value_for_the_host() -> None:
+    rows = [{"workqueue_cpus": "1"}, {"workqueue_cpus": "2"}]
+    with pytest.raises(RxlaneError) as caught:
+        decide(
+            host(), parse(Given("irq_layout", n, (), o) for n, o in zip("ab", rows, strict=True))
+        )
+    assert caught.value.kind is Kind.OPTION
+    assert "already" in str(caught.value) or "one value" in str(caught.value)
+    assert "does not exist" in str(refusal(host(), workqueue_cpus="99"))
+
+
+def test_they_come_back() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    done = apply(sim, store, asked(threaded="busy-poll@3", thread_cpus="5", **ALL))
+    assert sim.workqueue_cpus == (0, 1, 2, 3, 4, 6, 7)
+    assert sim.sysctls["kernel.timer_migration"] == 0
+    assert verify(done.plan, sim.observe()) == ()
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+
+
+def test_management_queues_keep_interrupt_and_steering() -> None:
+    options = {"threaded": "on", "irq_cpus": "auto", "rps": "1-2", "rfs": "auto"}
+    plan = decide(host(), asked(management_queues=1, **options))
+    changed = (*plan.changes, *plan.holds)
+    assert {c.target.queue for c in changed if c.target.device} == {1, 2, 3}
+
+
+# -- aRFS ---------------------------------------------------------------------------------------
+
+
+def test_arfs_where_the_nic_filters() -> None:
+    one = simhost.tuned(simhost.link(), ntuple=True)
+    two = simhost.tuned(simhost.link("eth1", 4, ifindex=3, base=9000))
+    sim, store = SimHost(host(one, two)), MemoryStore()
+    before = simhost.settings(sim)
+    done = apply(sim, store, asked(rfs="auto", arfs="on"))
+    assert [str(s) for s in done.plan.skips] == [
+        "eth1: rx-ntuple-filter unsupported: driver virtio_net has no filters to steer flows by"
+    ]
+    found = sim.links["eth0"].tunable("rx-ntuple-filter")
+    assert found is not None and found.value == 1
+    kinds = [line.split()[0] for line in sim.log]
+    assert kinds == sorted(kinds, key=["tunables", "queue", "sysctl"].index)
+    assert verify(done.plan, sim.observe()) == ()
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+
+
+def test_arfs_needs_rfs() -> None:
+    for options in ({"arfs": "on"}, {"arfs": "on", "rfs": "off"}):
+        with pytest.raises(RxlaneError) as caught:
+            asked(**options)
+        assert caught.value.kind is Kind.OPTION and "needs rfs" in str(caught.value)
+    assert decide(host(), asked(arfs="off")).skips == ()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The ethtool family's messages, and over which devices somebody is logged in."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxlane import ethtool, logins, uapi
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import ETHTOOL_ITEMS, FEATURE_ITEMS, Tunable
+from rxlane.netlink import pack_attr, pack_nest, pack_u32
+from rxlane.sysfs import Sysfs
+from unit.test_netlink import DONE, GENL, FakeNet, FakeSocket, attr, error_body, family, message
+
+CHANNELS, RINGS, COALESCING = ethtool.NUMBERS
+BITS = {"rx-checksum": 3, "rx-ntuple-filter": 38}
+
+
+def about(ifindex: int, *attributes: bytes) -> bytes:
+    return GENL + pack_nest(1, pack_u32(1, ifindex)) + b"".join(attributes)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_parse_or_give_a_format_error(data: bytes) -> None:
+    for parse in (
+        lambda: ethtool.parse_numbers(CHANNELS, data),
+        lambda: ethtool.parse_features(BITS, data),
+        lambda: ethtool.parse_strings(data),
+    ):
+        try:
+            parse()
+        except RxlaneError as error:
+            assert error.kind is Kind.FORMAT
+
+
+def test_every_item_has_its_message() -> None:
+    carried = [item for m in ethtool.NUMBERS for item in m.fields]
+    assert sorted([*carried, *FEATURE_ITEMS]) == sorted(ETHTOOL_ITEMS)
+
+
+def test_channels_of_a_driver_with_pairs_and_others() -> None:
+    body = about(7, attr(4, 1), attr(5, 8), attr(8, 1), attr(9, 4))
+    assert ethtool.parse_numbers(CHANNELS, body) == (7, (Tunable("channels-combined", 4, 8),))
+    filled = about(7, attr(2, 0), attr(6, 0), attr(5, 8), attr(9, 4))
+    assert ethtool.parse_numbers(CHANNELS, filled)[1] == (Tunable("channels-combined", 4, 8),)
+
+
+def test_coalescing_that_the_driver_has() -> None:
+    body = about(7, attr(2, 3), pack_attr(11, b"\1"))
+    found = ethtool.parse_numbers(COALESCING, body)[1]
+    assert found == (Tunable("adaptive-rx", 1), Tunable("rx-usecs", 3))
+
+
+def bitset(*bits: int) -> bytes:
+    value = sum(1 << bit for bit in bits)
+    return pack_u32(2, 64) + pack_attr(4, struct.pack("=2I", value & 0xFFFFFFFF, value >> 32))
+
+
+@pytest.mark.parametrize(
+    ("hw", "wanted", "active", "fixed", "value"),
+    [
+        ((38,), (), (), (), 0),
+        ((38,), (38,), (38,), (), 1),
+        ((3,), (), (), (), None),
+        ((38,), (38,), (38,), (38,), None),
+        ((38,), (38,), (), (), None),
+    ],
+)
+def test_features(
+    hw: tuple[int, ...],
+    wanted: tuple[int, ...],
+    active: tuple[int, ...],
+    fixed: tuple[int, ...],
+    value: int | None,
+) -> None:
+    sets = zip((2, 3, 4, 5), (hw, wanted, active, fixed), strict=True)
+    body = about(7, *(pack_nest(n, bitset(*bits)) for n, bits in sets))
+    expected = () if value is None else (Tunable("rx-ntuple-filter", value, 1),)
+    assert ethtool.parse_features(BITS, body) == (7, expected)
+    assert ethtool.parse_features({}, body) == (7, ()), "a kernel that does not know the name"
+
+
+def test_numbers_to_set() -> None:
+    """Byte for byte: the header of device 7, then 2 pairs; a switch is one byte."""
+    nest = struct.pack("=HHHHI", 12, 0x8001, 8, 1, 7)
+    packed = ethtool.pack_numbers(CHANNELS, 7, {"channels-combined": 2})
+    assert packed == nest + struct.pack("=HHI", 8, 9, 2)
+    packed = ethtool.pack_numbers(COALESCING, 7, {"adaptive-rx": "on"})
+    assert packed == nest + struct.pack("=HHBxxx", 5, 11, 1)
+
+
+def test_features_to_set() -> None:
+    """A bit that is to be set has the flag, one that is to be cleared has not."""
+    on, off = (ethtool.pack_features(7, {"rx-ntuple-filter": v}) for v in ("on", "off"))
+    assert b"rx-ntuple-filter\0" in on and len(on) == len(off) + 4
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, answers: FakeNet) -> tuple[ethtool.Ethtool, FakeSocket]:
+    fake = FakeSocket(answers)
+    monkeypatch.setattr("socket.socket", lambda *_: fake)
+    return ethtool.Ethtool(), fake
+
+
+def test_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    string = pack_nest(1, pack_u32(1, 38) + pack_attr(2, b"rx-ntuple-filter\0"))
+    names = pack_nest(2, pack_nest(1, pack_u32(1, 4) + pack_nest(3, string)))
+    features = about(7, *(pack_nest(n, bitset(*b)) for n, b in ((2, (38,)), (3, ()), (4, ()))))
+    answers = [
+        family(1, 11, 15, 17, 19),
+        [message(31, about(7, attr(5, 8), attr(9, 4))), DONE],
+        [message(31, about(8, attr(2, 512), attr(6, 256))), DONE],
+        [DONE],
+        [message(31, features), DONE],
+        [message(31, GENL + names), message(uapi.NLMSG_ERROR, error_body(0))],
+    ]
+    tools, _ = opened(monkeypatch, answers)
+    assert tools.tunables() == {
+        7: (Tunable("channels-combined", 4, 8), Tunable("rx-ntuple-filter", 0, 1)),
+        8: (Tunable("ring-rx", 256, 512),),
+    }
+
+
+def test_writes_are_one_request_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = [message(uapi.NLMSG_ERROR, error_body(0))]
+    tools, fake = opened(monkeypatch, [family(12, 16, 18, 20), fine, fine])
+    tools.write(7, {"ring-rx": 64, "ring-tx": 64, "rx-ntuple-filter": "on"})
+    assert [sent[16] for sent in fake.sent[1:]] == [16, 12]
+
+
+def test_a_driver_without_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [message(uapi.NLMSG_ERROR, error_body(errno.EOPNOTSUPP))]
+    tools, _ = opened(monkeypatch, [family(18), refused])
+    for values in ({"channels-rx": 1}, {"ring-rx": 1}):
+        with pytest.raises(RxlaneError) as caught:
+            tools.write(7, values)
+        assert caught.value.kind is Kind.UNSUPPORTED
+
+
+# -- logins -------------------------------------------------------------------------------------
+
+
+def process(root: Path, pid: int, parent: int, environ: str = "") -> None:
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "stat").write_text(f"{pid} (a b) c) S {parent} 1 1")
+    (folder / "environ").write_bytes(environ.encode())
+
+
+def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
+    process(tmp_path, 40, 30, "SUDO_USER=x")
+    process(tmp_path, 30, 1, "A=b\0SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22\0C=d")
+    process(tmp_path, 50, 1, "SSH_CONNECTION=fe80::2%eth3 5 fe80::1%eth3 22")
+    process(tmp_path, 60, 1, "NOT_SSH_CONNECTION=10.9.9.9 5 10.0.0.1 22")
+    scope = tmp_path / "sys/fs/cgroup/user.slice/user-0.slice/session-4.scope"
+    scope.mkdir(parents=True)
+    (scope / "cgroup.procs").write_text("50\n60\n")
+    bond = tmp_path / "sys/class/net/bond0"
+    for port in ("eth0", "eth1"):
+        (bond / f"lower_{port}").mkdir(parents=True)
+    sysfs = Sysfs(tmp_path)
+    assert logins.clients(sysfs, 40) == {"10.0.0.9", "fe80::2%eth3"}
+    routes = {"10.0.0.9": 5, "fe80::2%eth3": 3}
+    names = {5: "bond0", 3: "eth3"}
+    found = logins.devices(sysfs, names, 40, lambda address: routes.get(address))
+    assert found == ("bond0", "eth0", "eth1", "eth3")
+    assert logins.devices(sysfs, names, 60, lambda _: None) == ()
+
+
+def test_no_login(tmp_path: Path) -> None:
+    process(tmp_path, 40, 1)
+    assert logins.devices(Sysfs(tmp_path), {1: "lo"}, 40, lambda _: 1) == ()
