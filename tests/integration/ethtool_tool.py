@@ -5,8 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-import source_package
-
+from lab import source
 from lab.cache import built, digest
 from lab.paths import TREE, cache
 from lab.progress import say, step, tool
@@ -20,7 +19,7 @@ WARN = ("-Wall", "-Wextra", "-Werror")
 
 
 def tarball() -> Path:
-    return source_package.tarball("ethtool", VERSION, SUITE)
+    return source.tarball("ethtool", VERSION, SUITE)
 
 
 def compile_fuzzer(tree: Path, target: Path) -> None:
@@ -32,7 +31,7 @@ def compile_fuzzer(tree: Path, target: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    tree = source_package.unpack(tarball(), folder, PATCH)
+    tree = source.unpack(tarball(), folder, PATCH)
     env = {**os.environ, "CCACHE_DIR": str(cache("ccache")), "CCACHE_NOHASHDIR": "1"}
     with step(f"building {tree.name} with {PATCH.name}"):
         tool(["autoreconf", "-fi"], cwd=tree, log=tree / "autoreconf.log")

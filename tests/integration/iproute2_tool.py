@@ -8,8 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-import source_package
-
+from lab import source
 from lab.cache import built, digest
 from lab.paths import TREE, cache
 from lab.progress import step, tool
@@ -31,11 +30,11 @@ COMPILERS = {
 
 
 def tarball(version: str) -> Path:
-    return source_package.tarball("iproute2", version, SUITES[version])
+    return source.tarball("iproute2", version, SUITES[version])
 
 
 def unpack(version: str, folder: Path, patched: bool) -> Path:
-    return source_package.unpack(tarball(version), folder, PATCH if patched else None)
+    return source.unpack(tarball(version), folder, PATCH if patched else None)
 
 
 def make(tree: Path, compiler: tuple[str, ...], *words: str) -> None:

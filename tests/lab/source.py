@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Upstream tarballs of source packages that apt serves, and our patches on them.
+"""Sources that apt serves: upstream tarballs and whole Debian source packages, and our patches.
 
 Fetched by the lab's private apt state, with package lists of its own, because that state reads no
-sources.
+sources. Not all that those lists name is there to be downloaded.
 """
 
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from lab.paths import cache
 from lab.progress import StepFailed, say, step, tool
 
 # The releases that the sources below are taken from.
-SUITES = ("bookworm", "forky")
+SUITES = ("trixie", "bookworm", "forky")
 
 
 class NoSource(Exception):
@@ -36,7 +37,11 @@ def source_options() -> tuple[str, ...]:
         "-o", f"Dir::State::lists={home}/lists",
         "-o", f"Dir::Cache={home}",
     )  # fmt: skip
-    if not listed.exists() or listed.read_text() != wanted:
+    if (
+        not listed.exists()
+        or listed.read_text() != wanted
+        or time.time() - listed.stat().st_mtime > apt.LISTS_LIVE_S
+    ):
         listed.write_text(wanted)
         with step("reading the source lists of Debian's releases"):
             tool(["apt-get", *options, "-q", "update"], env=apt.state())
@@ -74,6 +79,43 @@ def tarball(package: str, version: str, suite: str) -> Path:
     for known in home.glob(f"{package}_{there}.orig.tar.*"):
         return known
     raise NoSource(f"apt downloaded no tarball of {package} {there}")
+
+
+def download(package: str, suite: str) -> Path:
+    """The .dsc of a release's source package, all of its files beside it.
+
+    Raises NoSource where apt does not serve them all.
+    """
+    home = cache("sources", f"{package}-{suite}")
+    shown = tool(
+        ["apt-get", *source_options(), "-qq", "--print-uris", "--only-source", "-t", suite,
+         "--dsc-only", "source", package],
+        env=apt.state(),
+    )  # fmt: skip
+    name = next(word for word in shown.split() if word.endswith(".dsc"))
+    if (home / name).exists():
+        return home / name
+    try:
+        tool(
+            ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--download-only",
+             "source", package],
+            env=apt.state(), cwd=home,
+        )  # fmt: skip
+    except StepFailed as error:
+        (home / name).unlink(missing_ok=True)
+        raise NoSource(f"apt does not serve the whole source of {package} in {suite}") from error
+    return home / name
+
+
+@lru_cache
+def dsc(package: str, suites: tuple[str, ...]) -> Path:
+    """The .dsc of the first of these releases whose source package apt serves whole."""
+    for suite in suites:
+        try:
+            return download(package, suite)
+        except NoSource as error:
+            say(str(error))
+    raise NoSource(f"apt serves the whole source of {package} in none of {', '.join(suites)}")
 
 
 def unpack(source: Path, folder: Path, patch: Path | None) -> Path:
