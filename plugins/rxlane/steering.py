@@ -84,14 +84,15 @@ def _check_rps(draft: Draft, section: FlowSteering) -> None:
 def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Link) -> None:
     if section.rps is None:
         return
-    own = _steered(draft, link)
+    own, every = _steered(draft, link), len(_receiving(link))
     reason = f"rps={section.option('rps')} in [{section.name}]"
     host = draft.view.snapshot.topology
     near = topology.near(host, host.housekeeping or host.online, link.node)
-    enough = section.rps == "auto" and len(own) >= len(near)
+    # A queue kept for management has a CPU as well.
+    enough = section.rps == "auto" and every >= len(near)
     if enough:
-        reason += f": {len(own)} queues already reach all {len(near)} CPUs"
-    share = max(1, (len(near) - len(own)) // len(own)) if own else 0
+        reason += f": {every} queues already reach all {len(near)} CPUs"
+    share = max(1, (len(near) - every) // len(own)) if own else 0
     used: set[int] = set()
     for queue in own:
         if queue.rps_cpus is None:

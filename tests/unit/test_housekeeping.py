@@ -85,6 +85,13 @@ def test_management_queues_keep_interrupt_and_steering() -> None:
     assert {c.target.queue for c in changed if c.target.device} == {1, 2, 3}
 
 
+def test_a_management_queue_reaches_its_cpu_too() -> None:
+    """Eight queues for eight CPUs need no RPS, whether one is kept or not."""
+    for kept in (0, 1):
+        plan = decide(host(simhost.link(queues=8)), asked(management_queues=kept, rps="auto"))
+        assert {c.after for c in plan.holds} == {"off"} and plan.changes == ()
+
+
 # -- aRFS ---------------------------------------------------------------------------------------
 
 
