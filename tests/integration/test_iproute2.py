@@ -17,8 +17,8 @@ from pathlib import Path
 
 import iproute2_tool as tool
 import pytest
-from iproute2_schema import link_faults
 from iproute2_space import ENV, GRO, Done, Space, checked, run, space
+from tool_schema import link_faults
 
 from conftest import missing, older_kernel
 
@@ -186,10 +186,11 @@ def test_batch_begins_anew_at_each_line(ns: Space) -> None:
 
 def test_forced_batch_goes_on_after_wrong_lines(ns: Space) -> None:
     lines = ["link set v0 threaded", "link set v0 threaded on queue", "link set v0 threaded 1",
-             "link set v0 threaded on queue -1", "link set v0 threaded on"]  # fmt: skip
+             "link set v0 threaded on queue -1", "link set v0 threaded on stray",
+             "link set v0 threaded on"]  # fmt: skip
     done = ns("-force", "-batch", "-", stdin="\n".join(lines))
     assert done.returncode == 1
-    assert done.stderr.count("Command failed -:") == 4
+    assert done.stderr.count("Command failed -:") == 5
     assert ns.modes("v0") == ["on"] * QUEUES
 
 
@@ -338,6 +339,9 @@ WRONG = [
     ["netns", SELF, "threaded", "on"],
     ["threaded", "on", "type", "veth", "peer", "name", "v1", "threaded", "on"],
     ["type", "veth", "peer", "name", "v1", "threaded", "on"],
+    ["threaded", "on", "stray"],
+    ["threaded", "on", "queue", "1", "stray"],
+    ["stray", "threaded", "on"],
 ]  # fmt: skip
 OTHER_COMMANDS = [
     ["set", "group", "default", "threaded", "on"],

@@ -18,8 +18,8 @@ from conftest import missing
 
 INPUTS = 1_000_000
 DEVICES, ROUNDS = 1000, 61
-# What showing NAPIs may cost, as a ratio of the unpatched time; the second with a NAPI a device.
-MOST, MOST_FULL = 1.10, 1.20
+# What showing NAPIs may cost, as a ratio of the unpatched time.
+MOST, TRIES = 1.10, 5
 
 
 @pytest.mark.long
@@ -87,11 +87,11 @@ def ratio(patched: list[str | Path], stock: list[str | Path]) -> float:
     return ours / theirs
 
 
-def least_ratio(patched: list[str | Path], stock: list[str | Path], most: float) -> float:
-    """A busy machine moves a ratio by a tenth either way: one that is over is taken twice more."""
+def least_ratio(patched: list[str | Path], stock: list[str | Path]) -> float:
+    """A busy machine moves a ratio by a tenth either way: one that is over is taken anew."""
     found = ratio(patched, stock)
-    for _again in range(2):
-        if found > most:
+    for _again in range(TRIES - 1):
+        if found > MOST:
             found = min(found, ratio(patched, stock))
     return found
 
@@ -106,7 +106,7 @@ def batch(ns: Space, lines: Iterable[str]) -> None:
 def test_cost_of_showing_a_thousand_devices(version: str) -> None:
     """No NAPIs, one for every second device, one for each.
 
-    With one for each the kernel's dump alone takes a tenth of what it takes to show the links.
+    With one for each the kernel's dump alone takes a twelfth of what it takes to show the links.
     """
     if os.geteuid() != 0:
         missing("network namespaces need root")
@@ -126,9 +126,8 @@ def test_cost_of_showing_a_thousand_devices(version: str) -> None:
             assert shown == napis
             for words in (["-d", "link"], ["-j", "-d", "link"], ["link"]):
                 key = f"{napis} NAPIs, {' '.join(words)}"
-                most = MOST_FULL if napis == DEVICES else MOST
-                ratios[key] = least_ratio([patched, *at, *words], [stock, *at, *words], most)
-                if ratios[key] > most:
+                ratios[key] = least_ratio([patched, *at, *words], [stock, *at, *words])
+                if ratios[key] > MOST:
                     over.append(key)
     print({key: round(value, 3) for key, value in ratios.items()})
     assert over == [], ratios

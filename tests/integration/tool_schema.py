@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A JSON value against the few words of JSON Schema that iproute2-patches/tests uses."""
+"""A JSON value against the few words of JSON Schema that the patched tools' schemas use."""
 
 import json
 from typing import Any
 
 from lab.paths import TREE
 
-SCHEMA = TREE / "iproute2-patches" / "tests" / "ip-link.schema.json"
+LINK = TREE / "iproute2-patches" / "tests" / "ip-link.schema.json"
+NAPIS = TREE / "ethtool-patches" / "tests" / "show-napi.schema.json"
 TYPES = {"object": dict, "array": list, "string": str, "integer": int}
 KNOWN = {
     "$schema", "title", "type", "required", "properties", "additionalProperties", "enum",
@@ -14,7 +15,7 @@ KNOWN = {
 }  # fmt: skip
 
 
-def faults(value: Any, schema: dict[str, Any], where: str = "link") -> list[str]:
+def faults(value: Any, schema: dict[str, Any], where: str = "it") -> list[str]:
     """What is wrong with the value, by path; a word of the schema unknown here is an error."""
     if unknown := schema.keys() - KNOWN:
         raise ValueError(f"schema of {where} uses {sorted(unknown)}")
@@ -47,4 +48,9 @@ def object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) -> 
 
 def link_faults(link: dict[str, Any]) -> list[str]:
     """What is wrong with one link of ``ip -json -details -details link``."""
-    return faults(link, json.loads(SCHEMA.read_text()))
+    return faults(link, json.loads(LINK.read_text()), "link")
+
+
+def napi_faults(devices: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with what ``ethtool --json --show-napi`` prints."""
+    return faults(devices, json.loads(NAPIS.read_text()), "devices")
