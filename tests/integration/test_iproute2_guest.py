@@ -10,7 +10,7 @@ from typing import Any
 
 import iproute2_tool as tool
 import pytest
-from iproute2_schema import link_faults
+from tool_schema import link_faults
 
 from conftest import DEBIAN_612, OURS, STOCK_72, Host
 
