@@ -14,7 +14,8 @@ KERNEL ?= ours
 ARGS ?=
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
-	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs tests/gate
+	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
+	packaging/build-tool-debs tests/gate
 # Preemption models beside PREEMPT_DYNAMIC, which `make check` runs, as KERNEL/FLAVOUR.
 VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
 
@@ -23,7 +24,7 @@ KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threa
 	profile.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv unit hosts lint debs kernel-tree kernel-refresh series integration check \
+.PHONY: help setup venv unit hosts lint debs tool-debs kernel-tree kernel-refresh series integration check \
 	check-series check-debug check-long check-variants demo bench clean
 
 help: ## show this list
@@ -50,6 +51,9 @@ lint: venv ## ruff and mypy --strict
 
 debs: ## build/debs/*.deb, checked by lintian
 	packaging/build-debs
+
+tool-debs: ## build/tool-debs/*.deb: ethtool and iproute2 with our patches (root)
+	packaging/build-tool-debs
 
 kernel-tree: venv ## git tree of a base with its series: build/kernel-$(BASE)
 	$(LAB) tree $(BASE)
