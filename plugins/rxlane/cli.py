@@ -204,7 +204,8 @@ def _verify(args: argparse.Namespace) -> int:
     _need_root()
     with store.lock():
         journal, _ = load_current(kernel, store)
-    entries = () if journal is None else journal.entries
+    written = () if journal is None else journal.entries
+    entries = [entry for entry in written if entry.after is not None]
     found = verify_entries(entries, kernel.observe())
     render = show.verify_json if args.json else show.verify_text
     sys.stdout.write(render(len(entries), found))

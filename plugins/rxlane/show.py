@@ -12,6 +12,7 @@ from rxlane.codec import to_plain
 from rxlane.model import (
     HOST,
     REALTIME,
+    THREAD_ITEMS,
     WHOLE,
     Change,
     Index,
@@ -301,7 +302,8 @@ def _present(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def change_text(change: Change) -> str:
-    before = "(new thread)" if change.before is None else change.before
+    new = "(new thread)" if change.target.item in THREAD_ITEMS else "(new queue)"
+    before = new if change.before is None else change.before
     lines = f"{change.target}: {before} -> {change.after}"
     if change.disruption != "none":
         lines += f"  [{change.disruption}]"
