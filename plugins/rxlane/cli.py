@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rxlane {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    _add(verbs, "map", "show the lanes of devices", devices=True, json=True)
+    look.add_map_options(_add(verbs, "map", "show the lanes of devices", devices=True, json=True))
     plan = _add(verbs, "plan", "show what apply would change", devices=True, json=True)
     _add_options(plan)
     plan.add_argument("--profile", metavar="NAME", help="plan what this TuneD profile asks for")

@@ -6,27 +6,78 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
 
 from rxlane import request
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Snapshot
+from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
 
+def add_map_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--svg", metavar="FILE", help="write a picture ('-' = stdout)")
+    parser.add_argument("--snapshot", metavar="FILE", help="show a recorded host ('-' = stdin)")
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour by mode; auto: on a terminal",
+    )
+
+
 def map_(args: argparse.Namespace) -> int:
-    from rxlane import show
+    snapshot = request.read_snapshot(args.snapshot) if args.snapshot else _observe()
+    links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
+    if args.svg is not None:
+        from rxlane import svg
+
+        _write(args.svg, svg.render(snapshot, links))
+    elif args.json:
+        from rxlane import mapjson
+
+        sys.stdout.write(mapjson.map_json(snapshot, links))
+    else:
+        from rxlane import table
+
+        colour, unicode = terminal(sys.stdout, os.environ, args.color)
+        sys.stdout.write(table.map_text(snapshot, links, table.Style(colour, unicode)))
+    return 0
+
+
+def _observe() -> Snapshot:
     from rxlane.kernel import Linux
 
-    snapshot = Linux().observe()
-    if args.devices:
-        links = request.resolve(args.devices, snapshot)
-    else:
-        # Without names: hardware, and whatever else has NAPIs, but not lo, bridges and the like.
-        links = [link for link in snapshot.links if link.physical or link.napis]
-    render = show.map_json if args.json else show.map_text
-    sys.stdout.write(render(snapshot, links))
-    return 0
+    return Linux().observe()
+
+
+def _shown(snapshot: Snapshot) -> list[Link]:
+    """Without names: hardware, and whatever else has NAPIs, but not lo, bridges and the like."""
+    return [link for link in snapshot.links if link.physical or link.napis]
+
+
+def terminal(stream: TextIO, environment: Mapping[str, str], colour: str) -> tuple[bool, bool]:
+    """Return whether to use colour, and characters beyond ASCII: only where a person reads.
+
+    NO_COLOR as https://no-color.org has it.
+    """
+    person = stream.isatty()
+    able = environment.get("TERM", "dumb") != "dumb" and not environment.get("NO_COLOR")
+    wide = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    return colour == "always" or (colour == "auto" and person and able), person and wide
+
+
+def _write(name: str, text: str) -> None:
+    """Write a file, `-` for standard output; FORMAT when that cannot be."""
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RxlaneError(Kind.FORMAT, f"{name}: {reason}") from None
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -36,9 +87,7 @@ def plan(args: argparse.Namespace) -> int:
     if args.snapshot:
         snapshot, devices = request.read_snapshot(args.snapshot), list(args.devices)
     else:
-        from rxlane.kernel import Linux
-
-        snapshot = Linux().observe()
+        snapshot = _observe()
         devices = [link.name for link in request.resolve(args.devices, snapshot)]
     found = decide(snapshot, _policy(args, snapshot, devices))
     sys.stdout.write(show.plan_json(found) if args.json else show.plan_text(found))
@@ -59,15 +108,6 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
 
 def record(args: argparse.Namespace) -> int:
     from rxlane import codec
-    from rxlane.kernel import Linux
 
-    text = codec.dumps(Linux().observe())
-    if args.file is None or args.file == "-":
-        sys.stdout.write(text)
-        return 0
-    try:
-        Path(args.file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise RxlaneError(Kind.FORMAT, f"{args.file}: {reason}") from None
+    _write(args.file or "-", codec.dumps(_observe()))
     return 0

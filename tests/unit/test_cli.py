@@ -53,6 +53,9 @@ BAD = [
     ("map", "x" * 5000),
     ("map", "eth0\nfake: line"),
     ("map", "--jso"),
+    ("map", "--color", "pink"),
+    ("map", "--svg", "/nonexistent/a.svg"),
+    ("map", "--snapshot", "/nonexistent"),
     ("plan",),
     ("plan", "eth0", "-o"),
     ("plan", "eth0", "-o", "threaded"),
@@ -101,6 +104,17 @@ def test_map(host: SimHost, capsys: Captured) -> None:
     assert status == 0 and "rx3" in out
     status, out, _ = run(capsys, "map", "--json", "eth0")
     assert [lane["queue"] for lane in json.loads(out)["devices"][0]["lanes"]] == [0, 1, 2, 3]
+
+
+def test_map_of_a_recorded_host_and_its_picture(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "host.json").write_text(codec.dumps(simhost.snapshot(simhost.link("lan7"))))
+    argv = ("map", "--snapshot", str(tmp_path / "host.json"))
+    status, out, _ = run(capsys, *argv)
+    assert status == 0 and out.startswith("lan7: ") and out.isascii()
+    assert run(capsys, *argv, "--svg", str(tmp_path / "a.svg"))[:2] == (0, "")
+    status, out, _ = run(capsys, *argv, "lan7", "--svg", "-")
+    assert status == 0 and out == (tmp_path / "a.svg").read_text() and "lan7" in out
+    assert "\x1b[1mlan7" in run(capsys, *argv, "--color", "always")[1]
 
 
 def test_plan_changes_nothing(host: SimHost, capsys: Captured) -> None:

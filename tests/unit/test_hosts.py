@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from rxlane import codec, show
+from rxlane import codec, table
 from rxlane.model import PHASES, Snapshot
 from rxlane.revert import revert
 from rxlane.settings import View
@@ -79,6 +79,6 @@ def test_numbers_are_given_once(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_map_fits_the_terminal(name: str) -> None:
     snapshot, _ = load(name)
-    text = show.map_text(snapshot, snapshot.links)
+    text = table.map_text(snapshot, snapshot.links)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.isascii()

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import show
+from rxlane import look, mapjson, table
 from rxlane.model import Irq, Napi, Thread
-from unit import simhost
+from unit import simhost, synthetic
 
 
 def test_map_names_every_part_of_a_lane() -> None:
@@ -21,7 +24,7 @@ def test_map_names_every_part_of_a_lane() -> None:
         irqs=(Irq(40, "virtio0-input.0", (0, 1), (1,)),),
         threads=(Thread(77, "napi/eth0-8193", "fifo", 50, 0, (3,)),),
     )
-    lines = show.map_text(host, host.links).splitlines()
+    lines = table.map_text(host, host.links).splitlines()
     assert lines[0] == "eth0: virtio_net, up, 2 RX and 2 TX queues"
     assert lines[1].split() == "queue NAPI IRQ IRQ CPUs mode PID CPU policy node".split()
     assert lines[2].split() == "rx0 8193 40 1 busy-poll 77 3 fifo/50 0".split()
@@ -45,19 +48,19 @@ def test_map_fits_80_columns(
         irqs=(Irq(2_000_000, "x", irq_cpus, irq_cpus),),
         threads=(Thread(pid, "napi/eth0-1", "other", 0, -20, cpus),),
     )
-    lines = show.map_text(host, host.links).splitlines()
+    lines = table.map_text(host, host.links).splitlines()
     assert max(map(len, lines)) <= 80
     assert str(napi_id) in lines[2] and str(pid) in lines[2] and "busy-poll" in lines[2]
 
 
 def test_cut_lists_say_so() -> None:
-    assert show._fit("0,2,4,6,8", 6) == "0,2,4+"
-    assert show._fit("0-3", 6) == "0-3   "
+    assert table._fit("0,2,4,6,8", 6) == "0,2,4+"
+    assert table._fit("0-3", 6) == "0-3   "
 
 
 def test_json_leaves_out_what_is_not_reported() -> None:
     host = simhost.snapshot(capabilities=simhost.STOCK)
-    lane = json.loads(show.map_json(host, host.links))["devices"][0]["lanes"][0]
+    lane = json.loads(mapjson.map_json(host, host.links))["devices"][0]["lanes"][0]
     assert lane["napi-id"] == 8193 and lane["mode"] == "off" and lane["napi-source"] == "netdev"
     assert "irq" not in lane and "pid" not in lane and "defer-hard-irqs" not in lane
 
@@ -66,20 +69,22 @@ def test_napis_without_a_queue_are_shown() -> None:
     link = simhost.link(queues=1)
     more = replace(link, napis=(*link.napis, Napi(9999, None, None, 1, 0, 0, 0)))
     host = simhost.snapshot(more)
-    assert "?     9999" in show.map_text(host, host.links)
+    assert "?     9999" in table.map_text(host, host.links)
 
 
 def test_different_timers_get_a_line_each() -> None:
     link = simhost.link(queues=2)
     napis = (replace(link.napis[0], defer_hard_irqs=100), link.napis[1])
-    text = show.map_text(simhost.snapshot(replace(link, napis=napis)), [replace(link, napis=napis)])
+    text = table.map_text(
+        simhost.snapshot(replace(link, napis=napis)), [replace(link, napis=napis)]
+    )
     assert "NAPI 8193: defer 100, flush 0 ns, suspend 0 ns" in text
     assert "NAPI 8194: defer 0, flush 0 ns, suspend 0 ns" in text
 
 
 def test_down_device() -> None:
     host = simhost.snapshot(simhost.link(up=False))
-    assert "interface eth0 is down, no NAPI instances" in show.map_text(host, host.links)
+    assert "interface eth0 is down, no NAPI instances" in table.map_text(host, host.links)
 
 
 def test_map_shows_steering_once_for_queues_alike() -> None:
@@ -93,7 +98,7 @@ def test_map_shows_steering_once_for_queues_alike() -> None:
     irqs = tuple(replace(i, movable=i.number != 41) for i in host.irqs)
     link = replace(host.links[0], queues=queues)
     host = replace(host, links=(link,), irqs=irqs, writers=("irqbalance",))
-    text = show.map_text(host, host.links)
+    text = table.map_text(host, host.links)
     for line in (
         "  rx0-2: RPS to 4-5, RFS 4096 flows",
         "  tx2: XPS from CPU 2",
@@ -102,7 +107,7 @@ def test_map_shows_steering_once_for_queues_alike() -> None:
         "  irqbalance runs and may move interrupts",
     ):
         assert line in text.splitlines()
-    plain = json.loads(show.map_json(host, host.links))
+    plain = json.loads(mapjson.map_json(host, host.links))
     lane = plain["devices"][0]["lanes"][1]
     assert lane["rps-cpus"] == [4, 5] and not lane["irq-movable"]
     assert plain["devices"][0]["tx-queues"][0] == {"queue": 0, "xps-cpus": [0], "xps-rxqs": []}
@@ -115,5 +120,55 @@ def test_steering_fits_80_columns(rps: tuple[int, ...], xps: tuple[int, ...]) ->
     rx, _, tx, _ = link.queues
     queues = (replace(rx, rps_cpus=rps, rps_flow_cnt=1 << 20), replace(tx, xps_cpus=xps))
     link = replace(link, queues=queues)
-    text = show.map_text(simhost.snapshot(link), [link])
+    text = table.map_text(simhost.snapshot(link), [link])
     assert max(map(len, text.splitlines())) <= 80 and "RPS to" in text and "XPS from CPU" in text
+
+
+def test_marks_have_a_sign_and_a_line() -> None:
+    link = {"name": "eth0", "rx": 2, "node": 1, "mode": "busy-poll", "thread_cpus": "each"}
+    cpus = [{"count": 2, "node": 0}, {"count": 2, "node": 1}]
+    host = synthetic.snapshot({"cpus": cpus, "links": [{**link, "irq_cpus": "each"}]})
+    threads = (host.threads[0], replace(host.threads[1], cpus=(3,)))
+    host = replace(host, threads=threads)
+    text = table.map_text(host, host.links)
+    assert "  ~ rx0: polled on node 0, the device is on node 1" in text.splitlines()
+    first, second = text.splitlines()[2:4]
+    assert first.endswith(" 0    ~") and second.endswith("1") and text.isascii()
+    marked = json.loads(mapjson.map_json(host, host.links))["devices"][0]["marks"]
+    assert [(m["queue"], m["kind"]) for m in marked] == [(0, "hop")]
+    styled = table.map_text(host, host.links, table.Style(colour=True, unicode=True))
+    assert "\x1b[35mbusy-poll\x1b[0m" in styled and "\x1b[33m\u21c4\x1b[0m" in styled
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", styled)
+    assert plain.replace("\u21c4", "~").replace("\u25cf ", "") == text
+
+
+class _Terminal(io.StringIO):
+    def __init__(self, encoding: str, person: bool) -> None:
+        super().__init__()
+        self._encoding, self._person = encoding, person
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def isatty(self) -> bool:
+        return self._person
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "choice", "style"),
+    [
+        (_Terminal("utf-8", True), {"TERM": "xterm"}, "auto", (True, True)),
+        (_Terminal("UTF-8", True), {"TERM": "xterm"}, "never", (False, True)),
+        (_Terminal("latin-1", True), {"TERM": "xterm"}, "auto", (True, False)),
+        (_Terminal("utf-8", True), {"TERM": "dumb"}, "auto", (False, True)),
+        (_Terminal("utf-8", True), {}, "auto", (False, True)),
+        (_Terminal("utf-8", True), {"TERM": "xterm", "NO_COLOR": "1"}, "auto", (False, True)),
+        (_Terminal("utf-8", False), {"TERM": "xterm"}, "auto", (False, False)),
+        (_Terminal("utf-8", False), {"TERM": "xterm"}, "always", (True, False)),
+    ],
+)
+def test_style_follows_the_terminal(
+    stream: _Terminal, environment: dict[str, str], choice: str, style: tuple[bool, bool]
+) -> None:
+    assert look.terminal(stream, environment, choice) == style

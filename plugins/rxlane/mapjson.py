@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lanes as JSON for programs. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rxlane import marks
+from rxlane.marks import Mark
+from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
+
+
+def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
+    """Return the lanes as JSON: dashes in keys, what the kernel does not report is absent."""
+    index, marked = Index.of(snapshot), marks.find(snapshot)
+    found = [_link_plain(index, link, marked) for link in links]
+    data = {
+        "devices": found,
+        "sysctls": {s.name: s.value for s in snapshot.sysctls},
+        "writers": list(snapshot.writers),
+        "notes": list(snapshot.notes),
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, Any]:
+    return _present(
+        {
+            "name": link.name,
+            "ifindex": link.ifindex,
+            "driver": link.driver or None,
+            "up": link.up,
+            "node": link.node,
+            "threaded": link.threaded,
+            "defer-hard-irqs": link.defer_hard_irqs,
+            "gro-flush-timeout": link.gro_flush_timeout,
+            "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
+            "marks": [
+                {"queue": mark.queue, "kind": mark.kind, "text": mark.text}
+                for mark in marked
+                if mark.device == link.name
+            ],
+            "tx-queues": [_sender_plain(q) for q in link.queues if q.kind == "tx"],
+        }
+    )
+
+
+def _sender_plain(queue: Queue) -> dict[str, Any]:
+    return _present(
+        {
+            "queue": queue.index,
+            "xps-cpus": _plain_list(queue.xps_cpus),
+            "xps-rxqs": _plain_list(queue.xps_rxqs),
+        }
+    )
+
+
+def _plain_list(numbers: Iterable[int] | None) -> list[int] | None:
+    return None if numbers is None else list(numbers)
+
+
+def _lane_plain(lane: Lane) -> dict[str, Any]:
+    queue, napi, irq, thread = lane.queue, lane.napi, lane.irq, lane.thread
+    plain: dict[str, Any] = {
+        "queue": queue.index,
+        "napi-id": queue.napi_id,
+        "napi-source": queue.napi_source,
+        "irq": queue.irq,
+        "irq-source": queue.irq_source,
+        "mode": lane.mode,
+        "rps-cpus": _plain_list(queue.rps_cpus),
+        "rps-flow-cnt": queue.rps_flow_cnt,
+    }
+    if irq is not None:
+        plain |= {
+            "irq-cpus": list(irq.cpus),
+            "irq-effective-cpus": list(irq.effective),
+            "irq-movable": irq.movable,
+        }
+    if napi is not None:
+        plain |= {
+            "pid": napi.pid,
+            "defer-hard-irqs": napi.defer_hard_irqs,
+            "gro-flush-timeout": napi.gro_flush_timeout,
+            "irq-suspend-timeout": napi.irq_suspend_timeout,
+        }
+    if thread is not None:
+        plain["thread"] = {
+            "name": thread.name,
+            "policy": thread.policy,
+            "priority": thread.priority,
+            "nice": thread.nice,
+            "cpus": list(thread.cpus),
+        }
+    return _present(plain)
+
+
+def _present(plain: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plain.items() if value is not None}

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is worth a look in a host's lanes: hops between NUMA nodes, and lanes in each other's way.
+
+Pure. A mark describes what is, whoever set it up; refusals of a plan are decide()'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rxlane import cpulist, topology
+from rxlane.model import (
+    BUSY_POLL,
+    BUSY_READ,
+    REALTIME,
+    Index,
+    Lane,
+    Link,
+    Queue,
+    Snapshot,
+    lanes,
+)
+
+HOP = "hop"  # works, and pays for the way between nodes
+CONFLICT = "conflict"  # lanes that take CPU time from each other or from the host
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    device: str
+    queue: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lane runs. bound is the CPU of a thread that has only one."""
+
+    link: Link
+    lane: Lane
+    irq_cpus: tuple[int, ...]
+    poll_cpus: tuple[int, ...]
+
+    @property
+    def threaded(self) -> bool:
+        return self.lane.thread is not None and self.lane.mode not in (None, "off")
+
+    @property
+    def busy(self) -> bool:
+        return self.threaded and self.lane.mode == "busy-poll"
+
+    @property
+    def realtime(self) -> bool:
+        thread = self.lane.thread
+        return self.threaded and thread is not None and thread.policy in REALTIME
+
+    @property
+    def bound(self) -> int | None:
+        return self.poll_cpus[0] if self.threaded and len(self.poll_cpus) == 1 else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.link.name} rx{self.lane.queue.index}"
+
+
+def places(snapshot: Snapshot) -> list[Place]:
+    """Return every lane of the host that has a CPU, one for each NAPI."""
+    index = Index.of(snapshot)
+    found = []
+    for link in snapshot.links:
+        for lane in lanes(index, link):
+            if lane.shared_with is None:
+                found.append(_place(link, lane))
+    return found
+
+
+def _place(link: Link, lane: Lane) -> Place:
+    irq, thread = lane.irq, lane.thread
+    irq_cpus = () if irq is None else irq.effective or irq.cpus
+    # The thread polls when there is one in use, else the CPU that took the interrupt does.
+    threaded = thread is not None and lane.mode not in (None, "off")
+    return Place(link, lane, irq_cpus, thread.cpus if thread and threaded else irq_cpus)
+
+
+def find(snapshot: Snapshot) -> tuple[Mark, ...]:
+    """Return all marks, by device and queue, conflicts first."""
+    found = places(snapshot)
+    finder = _Finder(snapshot, found)
+    marks = [
+        Mark(place.link.name, place.lane.queue.index, kind, text)
+        for place in found
+        for kind, texts in ((CONFLICT, finder.conflicts(place)), (HOP, finder.hops(place)))
+        for text in texts
+    ]
+    return tuple(marks)
+
+
+def grouped(marks: Iterable[Mark]) -> list[tuple[str, str, str]]:
+    """Return (kind, queues, text) of one device's marks; queues of the same text together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for mark in marks:
+        groups.setdefault((mark.kind, mark.text), []).append(mark.queue)
+    return [(kind, f"rx{cpulist.render(own)}", text) for (kind, text), own in groups.items()]
+
+
+@dataclass(slots=True)
+class _Finder:
+    """The host's lanes by CPU, made once for all questions."""
+
+    snapshot: Snapshot
+    places: list[Place]
+    _node: dict[int, int] = field(init=False)
+    _siblings: dict[int, tuple[int, ...]] = field(init=False)
+    _polled: dict[int, list[Place]] = field(init=False, default_factory=dict)
+    _interrupted: dict[int, list[Place]] = field(init=False, default_factory=dict)
+    _steered: dict[int, list[str]] = field(init=False, default_factory=dict)
+    _realtime: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        cpus = self.snapshot.topology.cpus
+        self._node = {cpu.number: cpu.node for cpu in cpus}
+        self._siblings = {cpu.number: cpu.siblings for cpu in cpus}
+        for place in self.places:
+            if place.bound is not None:
+                self._polled.setdefault(place.bound, []).append(place)
+            if len(place.irq_cpus) == 1:
+                self._interrupted.setdefault(place.irq_cpus[0], []).append(place)
+        for link in self.snapshot.links:
+            for cpu, names in _steered(link.name, link.queues).items():
+                self._steered.setdefault(cpu, []).extend(names)
+        taken = {n for place in self.places if place.realtime for n in place.poll_cpus}
+        self._realtime = frozenset(taken)
+
+    def _nodes(self, cpus: Iterable[int]) -> set[int]:
+        return {self._node[n] for n in cpus if n in self._node}
+
+    def hops(self, place: Place) -> Iterator[str]:
+        """Yield where the way of the packets crosses from node to node."""
+        home, took = place.link.node, self._nodes(place.irq_cpus)
+        polled = self._nodes(place.poll_cpus)
+        if home is not None and took and home not in took:
+            yield f"interrupts on node {cpulist.render(took)}, the device is on node {home}"
+        if not place.threaded or not polled:
+            return
+        if home is not None and home not in polled:
+            yield f"polled on node {cpulist.render(polled)}, the device is on node {home}"
+        elif took and not took & polled:
+            yield (
+                f"interrupts on node {cpulist.render(took)},"
+                f" polled on node {cpulist.render(polled)}"
+            )
+
+    def conflicts(self, place: Place) -> Iterator[str]:
+        """Yield what takes CPU time from this lane's poller, or what that takes from the host."""
+        if place.realtime:
+            yield from self._host(place)
+        if place.busy:
+            yield from self._sockets()
+            if place.bound is None:
+                few = cpulist.render(place.poll_cpus)
+                yield f"a busy-polling thread takes a whole CPU, and any of {few} may be it"
+        if place.bound is not None and (place.busy or place.realtime):
+            yield from self._beside(place, place.bound)
+
+    def _host(self, place: Place) -> Iterator[str]:
+        if 0 in place.poll_cpus:
+            yield "a real-time thread may run on CPU 0, which carries the kernel's own work"
+        left = [n for n in self.snapshot.topology.housekeeping if n not in self._realtime]
+        if len(left) < topology.HOUSEKEEPING_LEFT:
+            cpus = f"CPU {cpulist.render(left)}" if left else "no CPU"
+            yield f"real-time threads leave {cpus} for all else"
+
+    def _sockets(self) -> Iterator[str]:
+        for sysctl in self.snapshot.sysctls:
+            if sysctl.name in (BUSY_READ, BUSY_POLL) and sysctl.value:
+                yield f"sockets poll as well: {sysctl.name} is {sysctl.value}"
+
+    def _beside(self, place: Place, cpu: int) -> Iterator[str]:
+        for other in self._polled.get(cpu, ()):
+            if other is not place:
+                yield f"CPU {cpu} also polls {other.name}"
+        for other in self._interrupted.get(cpu, ()):
+            if other is not place:
+                yield f"CPU {cpu} also takes the interrupts of {other.name}"
+        for name in self._steered.get(cpu, ()):
+            yield f"RPS of {name} brings packets to CPU {cpu}"
+        for sibling in self._siblings.get(cpu, ()):
+            for other in self._polled.get(sibling, ()):
+                if sibling != cpu and other.busy:
+                    yield f"CPU {cpu} shares a core with CPU {sibling}, which polls {other.name}"
+
+
+def _steered(device: str, queues: Iterable[Queue]) -> dict[int, list[str]]:
+    """Return the RX queues whose RPS names a CPU, together for each CPU."""
+    of: dict[int, list[int]] = {}
+    for queue in queues:
+        for cpu in queue.rps_cpus or ():
+            of.setdefault(cpu, []).append(queue.index)
+    return {cpu: [f"{device} rx{cpulist.render(own)}"] for cpu, own in of.items()}

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lanes as a table for the terminal. Pure; it fits 80 columns.
+
+Colour and characters beyond ASCII are the caller's choice (Style): without them the same text
+stands in the same place.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rxlane import cpulist, marks
+from rxlane.marks import CONFLICT, HOP, Mark
+from rxlane.model import (
+    REALTIME,
+    Index,
+    Irq,
+    Lane,
+    Link,
+    Queue,
+    Snapshot,
+    Thread,
+    lanes,
+    napi_mode,
+)
+
+WIDTH = 80
+HEADINGS = ("queue", "NAPI", "IRQ", "IRQ CPUs", "mode", "PID", "CPU", "policy", "node", "")
+MODE, MARK = 4, 9
+SGR = {
+    "softirq": "36",  # cyan
+    "threaded": "32",  # green
+    "busy-poll": "35",  # magenta
+    CONFLICT: "1;31",  # bold red
+    HOP: "33",  # yellow
+    "heading": "1",
+    "down": "2",
+}
+ASCII_SIGNS = {CONFLICT: "!", HOP: "~", "up": "", "down": ""}
+SIGNS = {CONFLICT: "\u2716", HOP: "\u21c4", "up": "\u25cf ", "down": "\u25cb "}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """colour: ANSI sequences are understood. unicode: so are characters beyond ASCII."""
+
+    colour: bool = False
+    unicode: bool = False
+
+    def paint(self, text: str, what: str) -> str:
+        return f"\x1b[{SGR[what]}m{text}\x1b[0m" if self.colour and what in SGR else text
+
+    def sign(self, what: str) -> str:
+        return (SIGNS if self.unicode else ASCII_SIGNS)[what]
+
+
+PLAIN = Style()
+# Columns that give way, widest first, when a row is too long: CPU lists can be any length.
+ELASTIC = (3, 6)
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def _mode(mode: str | None) -> str:
+    return {"off": "softirq", "on": "threaded", None: "-"}.get(mode, mode or "-")
+
+
+def _class(thread: Thread | None) -> str:
+    """`fifo/50` for a priority, `other/-5` for a nice level, the bare class without either."""
+    if thread is None:
+        return "-"
+    number = thread.priority if thread.policy in REALTIME else thread.nice
+    return f"{thread.policy}/{number}" if number else thread.policy
+
+
+def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str:
+    known = {c.number: c.node for c in snapshot.topology.cpus}
+    found = sorted({known[n] for n in cpus if n in known})
+    return cpulist.render(found) if found else _cell(fallback)
+
+
+def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ...]:
+    irq, thread, queue = lane.irq, lane.thread, lane.queue
+    cpus = () if irq is None else irq.effective or irq.cpus
+    # The thread polls when there is one in use, else the CPU that took the interrupt does.
+    used = thread.cpus if thread is not None and lane.mode not in (None, "off") else cpus
+    return (
+        f"rx{queue.index}",
+        _cell(queue.napi_id),
+        _cell(queue.irq),
+        _cell(cpulist.render(cpus)),
+        _mode(lane.mode),
+        _cell(None if lane.napi is None else lane.napi.pid),
+        _cell(None if thread is None else cpulist.render(thread.cpus)),
+        _class(thread),
+        _nodes(snapshot, used, link.node),
+        sign,
+    )
+
+
+def _rest(link: Link) -> list[tuple[str, ...]]:
+    """Rows of NAPIs that no RX queue is known to use."""
+    linked = {q.napi_id for q in link.queues if q.kind == "rx"}
+    sends = {q.napi_id: f"tx{q.index}" for q in link.queues if q.kind == "tx"}
+    return [
+        (
+            sends.get(n.napi_id, "?"),
+            str(n.napi_id),
+            _cell(n.irq),
+            "-",
+            _mode(napi_mode(link, n)),
+            _cell(n.pid),
+            "-",
+            "-",
+            "-",
+            "",
+        )
+        for n in link.napis
+        if n.napi_id not in linked
+    ]
+
+
+def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    gap = len(HEADINGS) - 1
+    while sum(widths) + gap > WIDTH:
+        widest = max(ELASTIC, key=lambda i: widths[i])
+        if widths[widest] <= len(HEADINGS[widest]):
+            break
+        widths[widest] -= 1
+    kinds = {style.sign(kind): kind for kind in (CONFLICT, HOP)}
+    return [_line(row, widths, style, kinds) for row in rows]
+
+
+def _line(row: tuple[str, ...], widths: Sequence[int], style: Style, kinds: dict[str, str]) -> str:
+    cells = [_fit(cell, width) for cell, width in zip(row, widths, strict=True)]
+    line = " ".join(cells[:MARK]).rstrip() if not row[MARK] else " ".join(cells)
+    if row is HEADINGS or not style.colour:
+        return line.rstrip()
+    cells[MODE] = style.paint(cells[MODE], row[MODE])
+    cells[MARK] = style.paint(cells[MARK], kinds.get(row[MARK], ""))
+    return " ".join(cells).rstrip()
+
+
+def _fit(cell: str, width: int) -> str:
+    """Pad to width; a list that is cut ends with `+`, so that it is not taken for whole."""
+    return cell.ljust(width) if len(cell) <= width else f"{cell[: width - 1]}+"
+
+
+def _heading(link: Link, style: Style) -> list[str]:
+    state = "up" if link.up else "down"
+    node = "" if link.node is None else f", node {link.node}"
+    queues = f"{link.count('rx')} RX and {link.count('tx')} TX queues"
+    name = style.paint(link.name, "heading" if link.up else "down")
+    lines = [f"{style.sign(state)}{name}: {link.driver or 'no driver'}, {state}{node}, {queues}"]
+    if not link.up:
+        lines.append(f"  interface {link.name} is down, no NAPI instances")
+    return lines
+
+
+def _marked(own: Sequence[Mark], style: Style) -> list[str]:
+    """A line or more for each thing to look at, queues of the same together."""
+    lines = []
+    for kind, queues, text in marks.grouped(own):
+        first = f"  {style.sign(kind)} "
+        words = f"{_short(queues)}: {text}"
+        found = textwrap.wrap(words, WIDTH - 4, break_long_words=True, break_on_hyphens=False)
+        lines.append(style.paint(first, kind) + found[0])
+        lines += [f"    {line}" for line in found[1:]]
+    return lines
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDTH // 2 else f"{text[: WIDTH // 2 - 1]}+"
+
+
+def _sources(link: Link) -> list[str]:
+    """One line that says where the links between queue, NAPI and IRQ are known from."""
+    own = [q for q in link.queues if q.kind == "rx"]
+    if not own or not link.up:
+        return []
+    napi = ", ".join(sorted({q.napi_source for q in own}))
+    irq = ", ".join(sorted({q.irq_source for q in own}))
+    return [f"  queue-NAPI links from: {napi}; IRQ links from: {irq}"]
+
+
+def _timers(link: Link) -> list[str]:
+    """One line for the timers when all NAPIs agree or the device has them, else one a NAPI."""
+    seen = {(n.defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout): n for n in link.napis}
+    if set(seen) <= {(None, None, None)}:
+        if link.defer_hard_irqs is None:
+            return []
+        return [_timer_line("device", link.defer_hard_irqs, link.gro_flush_timeout, None)]
+    if len(seen) == 1:
+        return [_timer_line("all NAPIs", *next(iter(seen)))]
+    return [
+        _timer_line(
+            f"NAPI {n.napi_id}", n.defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout
+        )
+        for n in link.napis
+    ]
+
+
+def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | None) -> str:
+    parts = [f"defer {_cell(defer)}", f"flush {_cell(flush)} ns"]
+    if suspend is not None:
+        parts.append(f"suspend {suspend} ns")
+    return f"  {who}: {', '.join(parts)}"
+
+
+def _steering(index: Index, link: Link) -> list[str]:
+    """A line for queues that are steered alike; none for queues without RPS, RFS or XPS."""
+    groups: dict[str, list[int]] = {}
+    for queue in link.queues:
+        words = _steered(queue)
+        if words:
+            groups.setdefault(f"{queue.kind}{{}}: {words}", []).append(queue.index)
+    lines = [_cut(f"  {text.format(cpulist.render(own))}") for text, own in groups.items()]
+    irqs = (_irq(index, queue) for queue in link.queues)
+    fixed = {irq.number for irq in irqs if irq is not None and not irq.movable}
+    if fixed:
+        lines.append(_cut(f"  IRQs that the kernel keeps in place: {cpulist.render(fixed)}"))
+    return lines
+
+
+def _irq(index: Index, queue: Queue) -> Irq | None:
+    return None if queue.irq is None else index.irqs.get(queue.irq)
+
+
+def _steered(queue: Queue) -> str:
+    parts = [
+        f"RPS to {cpulist.render(queue.rps_cpus)}" if queue.rps_cpus else "",
+        f"RFS {queue.rps_flow_cnt} flows" if queue.rps_flow_cnt else "",
+        f"XPS from RX queue {cpulist.render(queue.xps_rxqs)}" if queue.xps_rxqs else "",
+        f"XPS from CPU {cpulist.render(queue.xps_cpus)}" if queue.xps_cpus else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}+"
+
+
+def _host(snapshot: Snapshot) -> list[str]:
+    """The settings of the host and who else writes, shown once."""
+    lines = [f"  {s.name} {s.value}" for s in snapshot.sysctls]
+    lines += [f"  {writer} runs and may move interrupts" for writer in snapshot.writers]
+    return ["", "host:", *lines] if lines else []
+
+
+def map_text(snapshot: Snapshot, links: Sequence[Link], style: Style = PLAIN) -> str:
+    """Return the lanes of each link as a table, with notes about what the kernel lacks."""
+    lines = [f"note: {note}" for note in snapshot.notes]
+    index, found = Index.of(snapshot), marks.find(snapshot)
+    for link in links:
+        if lines:
+            lines.append("")
+        own = [mark for mark in found if mark.device == link.name]
+        lines += _heading(link, style)
+        lines += _device(snapshot, index, link, own, style)
+    if lines:
+        lines += _host(snapshot)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _device(
+    snapshot: Snapshot, index: Index, link: Link, own: Sequence[Mark], style: Style
+) -> list[str]:
+    # A conflict comes before a hop in the order of marks: the worse one is the row's.
+    kinds = {mark.queue: mark.kind for mark in reversed(own)}
+    signs = {queue: style.sign(kind) for queue, kind in kinds.items()}
+    rows = [
+        _row(snapshot, link, lane, signs.get(lane.queue.index, "")) for lane in lanes(index, link)
+    ]
+    rows += _rest(link)
+    if not link.up or not rows:
+        return []
+    return [
+        *_table([HEADINGS, *rows], style),
+        *_marked(own, style),
+        *_timers(link),
+        *_steering(index, link),
+        *_sources(link),
+    ]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The picture: well formed, whole, inside its frame, on every fixture host laid out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+
+from rxlane import marks, picture, policy, svg
+from rxlane.apply import apply
+from rxlane.model import Snapshot
+from unit import synthetic
+from unit.goldens import HOSTS, load, names
+from unit.simhost import MemoryStore, SimHost
+from unit.test_any_host import hosts
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def laid_out(name: str) -> Snapshot:
+    """The fixture host after its own plan, interrupts where they were put."""
+    snapshot, _ = load(name)
+    sim = SimHost(snapshot)
+    wanted = policy.from_plain(json.loads((HOSTS / name / "policy.json").read_text()))
+    apply(sim, MemoryStore(), wanted)
+    after = sim.observe()
+    return replace(after, irqs=tuple(replace(i, effective=i.cpus[:1]) for i in after.irqs))
+
+
+def check(snapshot: Snapshot) -> ElementTree.Element:
+    """The picture's root, once everything in it lies inside its frame."""
+    root = ElementTree.fromstring(svg.render(snapshot, snapshot.links))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for box in root.iter(f"{NS}rect"):
+        x, y = float(box.attrib["x"]), float(box.attrib["y"])
+        assert 0 <= x and x + float(box.attrib["width"]) <= width
+        assert 0 <= y and y + float(box.attrib["height"]) <= height
+    for text in root.iter(f"{NS}text"):
+        assert 0 <= float(text.attrib["x"]) < width and 0 < float(text.attrib["y"]) <= height
+    return root
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_lane_is_drawn(name: str) -> None:
+    host = laid_out(name)
+    root = check(host)
+    shown = picture.layout(host, host.links)
+    rows = [row for band in shown.bands for card in band.cards for row in card.rows]
+    lanes = [place for place in shown_places(host) if place.lane.napi]
+    assert len(rows) == len(lanes)
+    drawn = [path.find(f"{NS}title") for path in root.iter(f"{NS}path")]
+    titles = {title.text for title in drawn if title is not None}
+    assert titles == {strand.title for strand in shown.strands}
+    # A lane whose polling CPU is known has a strand to it.
+    with_cpu = {place.name for place in lanes if place.threaded or place.irq_cpus}
+    assert {title.partition(":")[0] for title in titles if title} == with_cpu
+
+
+def shown_places(host: Snapshot) -> list[marks.Place]:
+    up = {link.name for link in host.links if link.up}
+    return [place for place in marks.places(host) if place.link.name in up]
+
+
+@pytest.mark.parametrize("name", names())
+def test_cards_and_cores_do_not_overlap(name: str) -> None:
+    host = laid_out(name)
+    shown = picture.layout(host, host.links)
+    bottom = 0.0
+    for band in shown.bands:
+        assert band.y >= bottom
+        bottom = band.y + band.height
+        for rows in (band.cards, band.rows):
+            below = band.y
+            for row in rows:
+                assert below <= row.y and row.y + row.height <= bottom
+                below = row.y + row.height
+
+
+@settings(max_examples=60, deadline=None)
+@given(hosts())
+def test_any_host_can_be_drawn(host: Snapshot) -> None:
+    check(host)
+
+
+def test_names_are_text_and_nothing_else() -> None:
+    row = {"name": "a<b&c", "driver": '"><script>', "node": 0}
+    text = svg.render(one := synthetic.snapshot({"cpus": [{}], "links": [row]}), one.links)
+    assert "<script" not in text and "a&lt;b&amp;c" in text
+
+
+def test_unused_nodes_and_cores_are_folded() -> None:
+    cpus = [{"count": 64, "node": node} for node in range(4)]
+    row = {"rx": 2, "node": 3, "irq_cpus": "each"}
+    host = synthetic.snapshot({"cpus": cpus, "isolated": "250-255", "links": [row]})
+    shown = picture.layout(host, host.links)
+    assert [band.node for band in shown.bands if not band.rows] == [0, 1, 2]
+    rows = [row.folded or row.cpus[0].number for row in shown.bands[3].rows]
+    assert rows == [192, 193, "194-249", "250-255"] and shown.height < 500
+
+
+def test_what_is_in_the_way_is_marked() -> None:
+    cpus = [{"count": 4, "smt": 2, "node": 0}, {"count": 4, "smt": 2, "node": 1}]
+    link = {"name": "eth0", "rx": 2, "node": 1, "mode": "busy-poll", "thread_cpus": "each"}
+    host = synthetic.snapshot({"cpus": cpus, "links": [link]})
+    shown = picture.layout(host, host.links)
+    assert shown.marked == {0, 1} and shown.polled == {0: "busy-poll", 1: "busy-poll"}
+    assert {s.mode: s.crosses for s in shown.strands} == {"irq": False, "busy-poll": True}
+    text = svg.render(host, host.links)
+    assert "Worth a look" in text and "shares a core" in text and "crosses NUMA nodes" in text
+
+
+def test_the_legend_explains_only_what_is_there() -> None:
+    host = synthetic.snapshot({"cpus": [{"count": 2}], "links": [{"irq_cpus": "each"}]})
+    text = svg.render(host, host.links)
+    assert "polled: softirq" in text
+    for absent in ("busy-poll", "crosses", "isolated", "offline", "Worth a look"):
+        assert absent not in text
