@@ -35,6 +35,8 @@ FILES = (
     "/sys/class/net/*/device/../msi_irqs/*",
     "/proc/irq/[0-9]*/smp_affinity_list",
     "/proc/irq/[0-9]*/effective_affinity_list",
+    "/proc/sys/kernel/timer_migration",
+    "/sys/devices/virtual/workqueue/cpumask",
     *(
         f"/proc/sys/net/core/{name}"
         for name in ("rps_sock_flow_entries", "netdev_max_backlog", "busy_read", "busy_poll")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from lab import kernel
 from lab.paths import TREE
-from lab.vm import Guest, GuestSpec
+from lab.vm import CommandFailed, Guest, GuestSpec
 
 HOSTS = TREE / "tests" / "unit" / "hosts"
 COLLECT = Path(__file__).parent / "collect.py"
 LIBRARY = TREE / "plugins" / "rxlane"
 PYTHON = ["env", "PYTHONPATH=/mnt/share", "PYTHONDONTWRITEBYTECODE=1", "python3"]
 RXLANE = [*PYTHON, "-m", "rxlane"]
+TRIES = 6
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,31 @@ def record(name: str) -> None:
     with Guest(kernel.build(shape.base, "fast", shape.patched), spec) as guest:
         for argv in shape.first:
             guest.run([word.replace("{nic}", guest.nic) for word in argv])
-        snapshot = guest.run([*RXLANE, "record"]).stdout
-        guest.run([*PYTHON, "/mnt/share/collect.py", "/run/sys.tar"])
-        tree = guest.read("/run/sys.tar")
+        snapshot, tree = at_rest(guest)
         guest.check_splats()
     folder = HOSTS / name
     folder.mkdir(exist_ok=True)
     (folder / "snapshot.json").write_text(snapshot)
     (folder / "sys.tar.xz").write_bytes(lzma.compress(tree, preset=9))
+
+
+def tree_of(guest: Guest) -> bytes:
+    guest.run([*PYTHON, "/mnt/share/collect.py", "/run/sys.tar"])
+    return guest.read("/run/sys.tar")
+
+
+def at_rest(guest: Guest) -> tuple[str, bytes]:
+    """The snapshot and a tree that was the same before and after it: irqbalance moves interrupts.
+
+    Raises CommandFailed when they never agree.
+    """
+    tree = tree_of(guest)
+    for _ in range(TRIES):
+        done = guest.run([*RXLANE, "record"])
+        before, tree = tree, tree_of(guest)
+        if tree == before:
+            return done.stdout, tree
+    raise CommandFailed(replace(done, stderr=f"/sys changed in each of {TRIES} tries"))
 
 
 def record_all(names: Iterable[str]) -> None:
