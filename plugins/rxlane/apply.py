@@ -8,7 +8,7 @@ it wrote. An interrupt that the kernel keeps to itself fails nothing: it is repo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -37,7 +37,7 @@ from rxlane.model import (
     Target,
     Value,
 )
-from rxlane.revert import Carried, carry, renamed
+from rxlane.revert import Carried, carry, dormant, renamed
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import absence
@@ -80,12 +80,14 @@ def apply(
     policy: Policy,
     scope: Collection[str] | None = None,
     owner: str = "",
+    choose: Callable[[Plan], Plan] | None = None,
 ) -> Applied:
     """Plan on the running host and write what differs.
 
     scope: the devices for which this policy replaces earlier ones; None means all. owner: who
-    wants it, TUNED or nobody in particular. Raises what
-    decide() raises with nothing written, and KERNEL or JOURNAL with everything undone.
+    wants it, TUNED or nobody in particular. choose: what of the plan is written now; the rest must
+    stay among its holds. Raises what decide() raises with nothing written, and KERNEL or JOURNAL
+    with everything undone.
     """
     with store.lock():
         old, notes = load_current(kernel, store)
@@ -99,6 +101,7 @@ def apply(
                 before = kernel.observe(None, *stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
                 plan = decide(before, policy)
+                plan = plan if choose is None else choose(plan)
                 whole = carry(journal, _without(plan, refused), before, scope)
                 carried = stages.first_part(whole, View.of(before))
                 now = _write(kernel, store, carried, before, undo, owner)
@@ -351,7 +354,7 @@ def rollback(
     """Bring the journal's originals back, for some devices and settings or all.
 
     What cannot be written now (device down, queue gone) stays in the journal for the next
-    rollback; what no longer exists is forgotten.
+    rollback. What belongs to a device that is not there is forgotten when all devices are meant.
     """
     with store.lock():
         return bring_back(kernel, store, devices, items)
@@ -378,9 +381,12 @@ def bring_back(
     written, failed = put_back(kernel, goal)
     waiting = _waiting(kernel.observe(None, *_reads(e.item for e in mine)), mine)
     others = set(here).difference(mine)
+    away = dormant(journal.entries, before.links)
+    if devices is None:
+        away = tuple(e for e in away if items is not None and e.item not in items)
     kept = tuple(e for e in here if e in others or e.target in waiting)
-    _keep(store, journal, kept)
-    gone = len(journal.entries) - len(here)
+    _keep(store, journal, (*kept, *away))
+    gone = len(journal.entries) - len(here) - len(away)
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
     reasons = tuple(f"{target}: {why}" for target, why in waiting.items())

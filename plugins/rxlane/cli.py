@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__, look, request
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Plan, Snapshot
+from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
 if TYPE_CHECKING:
+    from rxlane.apply import Applied
     from rxlane.journal import Pending, Store
 
 STATE = "/var/lib/rxlane"
@@ -65,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         help="undo it unless `rxlane confirm` comes from a new login within this time",
     )
     _add(verbs, "confirm", "keep what `apply --confirm` wrote")
+    watching = _add(verbs, "watch", "apply, then keep it standing", devices=True)
+    _add_options(watching)
     _add(verbs, "verify", "compare the host with what apply wrote", json=True)
     back = _add(verbs, "rollback", "bring the originals back from the journal", devices=True)
     back.add_argument(
@@ -79,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
-    for name in ("apply", "confirm", "verify", "rollback"):
+    for name in ("apply", "confirm", "watch", "verify", "rollback"):
         verbs.choices[name].add_argument(
             "--state", default=STATE, metavar="DIR", help="the journal's directory (%(default)s)"
         )
@@ -119,11 +122,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _report(plan: Plan) -> None:
-    for skip in plan.skips:
+def _tell(done: Applied) -> None:
+    for skip in done.plan.skips:
         print(f"skipped: {skip}", file=sys.stderr)
-    for warning in plan.warnings:
+    for warning in done.plan.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    for note in done.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already", flush=True)
 
 
 def _need_root() -> None:
@@ -156,10 +162,7 @@ def _apply(args: argparse.Namespace) -> int:
         if pending is not None and not getattr(error, "__notes__", ()):
             confirm.disarm(store, pending)
         raise
-    _report(done.plan)
-    for note in done.notes:
-        print(f"note: {note}", file=sys.stderr)
-    print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
+    _tell(done)
     if pending is not None:
         print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
     return 0
@@ -191,6 +194,30 @@ def _confirm(args: argparse.Namespace) -> int:
     confirm.confirm(Linux(), Store(args.state), session.current(Sysfs()))
     print("confirmed: what was applied stays")
     return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    import signal
+
+    from rxlane import confirm, events
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+    from rxlane.watch import watch
+
+    kernel, store = Linux(), Store(args.state)
+    names = [link.name for link in request.resolve(args.devices, kernel.observe())]
+    policy = request.from_options(args.option, names)
+    _need_root()
+    confirm.refuse_second(kernel, store)
+    stop = os.eventfd(0, os.EFD_CLOEXEC)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: events.wake_up(stop))
+    watch(kernel, store, policy, names, stop, _log, _tell)
+    return 0
+
+
+def _log(level: str, text: str) -> None:
+    print(f"rxlane: {level}: {text}", file=sys.stderr, flush=True)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -253,6 +280,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plan": look.plan,
     "apply": _apply,
     "confirm": _confirm,
+    "watch": _watch,
     "verify": _verify,
     "rollback": _rollback,
     "record": look.record,

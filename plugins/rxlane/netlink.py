@@ -420,6 +420,36 @@ def parse_link(body: bytes) -> LinkRow:
     )
 
 
+def link_attrs(body: bytes) -> dict[int, bytes]:
+    """Return the attributes of a link message."""
+    return dict(parse_attrs(body, _IFINFO.size))
+
+
+def parse_group(body: bytes, name: str) -> int | None:
+    """Return the number of a multicast group in a CTRL_CMD_GETFAMILY answer."""
+    groups = dict(parse_attrs(body, _GENL.size)).get(u.CTRL_ATTR_MCAST_GROUPS, b"")
+    for _, nest in parse_attrs(groups):
+        found = dict(parse_attrs(nest))
+        if attr_text(found.get(u.CTRL_ATTR_MCAST_GRP_NAME, b"")) == name:
+            return attr_uint(found[u.CTRL_ATTR_MCAST_GRP_ID])
+    return None
+
+
+def multicast_group(family: str, name: str) -> int | None:
+    """Return a generic netlink family's multicast group, None on a kernel without it."""
+    attribute = pack_attr(u.CTRL_ATTR_FAMILY_NAME, family.encode() + b"\0")
+    asking = Socket(u.NETLINK_GENERIC)
+    try:
+        body = _GENL.pack(u.CTRL_CMD_GETFAMILY, 1, 0) + attribute
+        return parse_group(asking.request(u.GENL_ID_CTRL, body, f"{family} family"), name)
+    except NetlinkError as error:
+        if error.code != errno.ENOENT:
+            raise
+        return None
+    finally:
+        asking.close()
+
+
 def links() -> list[LinkRow]:
     """Return the network namespace's links by RTM_GETLINK, ascending by ifindex."""
     body = _IFINFO.pack(socket.AF_UNSPEC, 0, 0, 0, 0)

@@ -80,6 +80,22 @@ def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
     return tuple(replace(e, device=names[e.ifindex]) for e in entries if e.ifindex in names)
 
 
+def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
+    """Return the originals of devices that are not here now, with nothing wanted of them.
+
+    A device that is moved to another network namespace comes back with its index and, for all the
+    kernel does, with our settings: without these entries they would pass for its own. Once another
+    device has the name it is no longer waited for.
+    """
+    present = {HOST_INDEX, *(link.ifindex for link in links)}
+    names = {link.name for link in links}
+    return tuple(
+        replace(e, after=None)
+        for e in entries
+        if e.ifindex not in present and e.device not in names and e.before is not None
+    )
+
+
 def carry(
     old: Journal | None, plan: Plan, now: Snapshot, scope: Collection[str] | None = None
 ) -> Carried:
@@ -115,7 +131,9 @@ def carry(
     for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
         entries.setdefault(entry.target, entry)
     optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
-    return Carried(tuple(entries.values()), tuple(ordered([*back, *changes])), optional, bool(back))
+    away = dormant(old.entries if old else (), now.links)
+    kept = (*entries.values(), *away)
+    return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
 
 
 def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Change]:

@@ -128,6 +128,26 @@ RTEXT_FILTER_SKIP_STATS = 1 << 3
 IFF_UP = 0x1
 IFNAMSIZ = 16  # with the terminating NUL
 
+# Announcements: multicast groups and what comes by them. include/uapi/linux/netlink.h,
+# rtnetlink.h, if_link.h, genetlink.h, ethtool_netlink.h (messages of the kernel count on their own)
+NETLINK_KOBJECT_UEVENT = 15
+NETLINK_ADD_MEMBERSHIP = 1
+UEVENT_GROUP_KERNEL = 1  # udev sends to 2; lib/kobject_uevent.c
+RTNLGRP_LINK = 1
+RTM_NEWLINK = 16
+RTM_DELLINK = 17
+IFLA_MTU = 4
+IFLA_XDP = 43
+CTRL_ATTR_MCAST_GROUPS = 7
+CTRL_ATTR_MCAST_GRP_NAME = 1
+CTRL_ATTR_MCAST_GRP_ID = 2
+ETHTOOL_MCGRP_MONITOR = "monitor"
+ETHTOOL_MSG_FEATURES_NTF = 13
+ETHTOOL_MSG_PRIVFLAGS_NTF = 15
+ETHTOOL_MSG_RINGS_NTF = 17
+ETHTOOL_MSG_CHANNELS_NTF = 19
+ETHTOOL_MSG_COALESCE_NTF = 21
+
 # include/linux/sched.h; stable since 2.6 and shown in /proc/PID/stat
 PF_KTHREAD = 0x00200000
 

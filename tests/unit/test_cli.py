@@ -78,6 +78,9 @@ BAD = [
     ("apply", "eth0", "-o", "threaded=on", "--confirm", "-1"),
     ("apply", "eth0", "-o", "threaded=on", "--confirm", "9" * 5000),
     ("apply", "eth0", "-o", "threaded=on", "-o", "thread_cpus=64", "--confirm", "60"),
+    ("watch", "eth0"),
+    ("watch", "nosuch0", "-o", "threaded=on"),
+    ("watch", "eth0", "-o", "threaded=on", "-o", "thread_cpus=64"),
     ("confirm",),
     ("confirm", "eth0"),
     ("rollback", "nosuch0"),
@@ -86,7 +89,7 @@ BAD = [
 ]
 
 
-STATEFUL = (("apply",), ("confirm",), ("rollback",), ("verify",))
+STATEFUL = (("apply",), ("confirm",), ("rollback",), ("verify",), ("watch",))
 
 
 @pytest.mark.parametrize("argv", BAD, ids=lambda argv: " ".join(argv)[:50] or "nothing")

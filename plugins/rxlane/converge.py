@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Keep a layout standing: what the kernel announces leads to another look, and that to writes only
+where something differs.
+
+A burst of announcements is one look. A setting that somebody else changes back again and again is
+put right once a minute; what a driver or the kernel lost by a reset is put right at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from rxlane.apply import Applied
+from rxlane.errors import Kind, RxlaneError
+from rxlane.events import Event, Sources
+from rxlane.model import ETHTOOL_ITEMS, HOST_ITEMS, Change, Plan, Target
+from rxlane.sections import Named, Policy
+
+_Section = TypeVar("_Section", bound=Named)
+
+SETTLE = 0.15  # seconds of quiet before the look
+SETTLE_MOST = 0.6  # seconds from the first announcement to the look, quiet or not
+PEACE = 60.0  # seconds between two rewrites of what another program changes
+RESETS = 6  # rewrites in that time of what resets cost; more are no accident
+RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)  # seconds after a failure, then only announcements count
+SHOWN = 3  # settings named in a log line
+
+Choose = Callable[[Plan], Plan]
+Log = Callable[[str, str], None]  # level as in logging (info, warning, error), text
+
+
+class Limiter:
+    """Remembers what was put right when, to tell a fighting writer from a reset."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._written: dict[Target, list[float]] = {}
+
+    def due(self, change: Change, reset: bool) -> float:
+        """Return in how many seconds a setting may be written again, 0 for now.
+
+        reset: something was announced that may have cost the setting without another's doing.
+        """
+        now = self._clock()
+        times = [t for t in self._written.get(change.target, []) if now - t < PEACE]
+        lost = reset and change.target.item not in (*ETHTOOL_ITEMS, *HOST_ITEMS)
+        if not times or (lost and len(times) < RESETS):
+            return 0.0
+        return times[0 if lost else -1] + PEACE - now
+
+    def note(self, changes: Iterable[Change]) -> None:
+        now = self._clock()
+        self._written = {
+            target: recent
+            for target, times in self._written.items()
+            if (recent := [t for t in times if now - t < PEACE])
+        }
+        for change in changes:
+            self._written.setdefault(change.target, []).append(now)
+
+
+class Converger:
+    """Collects announcements and plans anew once they have settled.
+
+    replan: plans and writes what its argument leaves of the plan; None when there is nothing to
+    keep any more, for somebody rolled it back.
+    """
+
+    def __init__(
+        self,
+        replan: Callable[[Choose], Applied | None],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replan = replan
+        self._log = log
+        self._clock = clock
+        self._limiter = Limiter(clock)
+        self._events: list[Event] = []
+        self._first = 0.0
+        self._due: float | None = None
+        self._failures = 0
+        self._said = ""
+        # Of the look under way: what it writes, and what it leaves for how many seconds.
+        self._changes: dict[Target, Change] = {}
+        self._held: dict[Target, float] = {}
+        # Interrupts that the kernel refused to move: known only by trying, and tried once.
+        self._unmovable: frozenset[Target] = frozenset()
+
+    def notice(self, events: Iterable[Event]) -> None:
+        new = list(events)
+        if not new:
+            return
+        now = self._clock()
+        if self._due is None or not self._events:
+            self._first = now
+        self._events += [event for event in dict.fromkeys(new) if event not in self._events]
+        self._failures = 0
+        self._due = min(now + SETTLE, self._first + SETTLE_MOST)
+
+    def timeout(self) -> float | None:
+        """Return the seconds until run() is due, None when nothing is."""
+        return None if self._due is None else max(0.0, self._due - self._clock())
+
+    def run(self) -> bool:
+        """Look and put right, if that is due; False when there is nothing to keep any more."""
+        if self._due is None or self._due > self._clock():
+            return True
+        self._due = None
+        self._changes, self._held = {}, {}
+        try:
+            done = self._replan(self._choose)
+        except (RxlaneError, OSError) as error:
+            self._failed(error)
+            return True
+        if done is None:
+            self._log("info", "the layout was rolled back: it is kept no longer")
+            return False
+        self._succeeded(done)
+        return True
+
+    def _choose(self, plan: Plan) -> Plan:
+        """Leave out what must wait; it stays in the plan as something that is wanted."""
+        now: list[Change] = []
+        later: list[Change] = []
+        for change in plan.changes:
+            seconds = self._limiter.due(change, self._was_reset(change.target))
+            if seconds > 0:
+                self._held[change.target] = seconds
+            if seconds > 0 or change.target in self._unmovable:
+                later.append(change)
+            else:
+                now.append(change)
+                self._changes.setdefault(change.target, change)
+        return replace(plan, changes=tuple(now), holds=(*plan.holds, *later))
+
+    def _was_reset(self, target: Target) -> bool:
+        return any(e.reset and e.device in (None, target.device) for e in self._events)
+
+    def _failed(self, error: Exception) -> None:
+        text = f"{self._causes()}: {error}"
+        if text != self._said:
+            self._log("error", text)
+        self._said = text
+        refused = isinstance(error, RxlaneError) and (
+            error.kind.refused and error.kind is not Kind.NO_DEVICE
+        )
+        if not refused and self._failures < len(RETRIES):
+            self._due = self._clock() + RETRIES[self._failures]
+            self._failures += 1
+
+    def _succeeded(self, done: Applied) -> None:
+        self._unmovable |= done.unmovable
+        changes = [c for t, c in self._changes.items() if t not in done.unmovable]
+        self._limiter.note(changes)
+        lines = []
+        if changes:
+            lines.append(f"put right after {self._causes()}: {_shown(changes)}")
+        if self._held:
+            wait = min(self._held.values())
+            self._due = self._clock() + wait
+            names = _some([str(target) for target in sorted(self._held)])
+            if changes or names != self._said:
+                lines.append(f"changed again by another program, left for {wait:.0f} s: {names}")
+            self._said = names
+        else:
+            self._said = ""
+        if lines:
+            self._log("warning" if self._held else "info", "; ".join(lines))
+        self._failures = 0
+        self._events = []
+
+    def _causes(self) -> str:
+        words = list(dict.fromkeys(str(event) for event in self._events))
+        return _some(words) or "a wait"
+
+
+def _shown(changes: Collection[Change]) -> str:
+    rows = [f"{c.target} {'-' if c.before is None else c.before} -> {c.after}" for c in changes]
+    return f"{len(rows)} settings ({_some(rows)})"
+
+
+def _some(words: Sequence[str]) -> str:
+    rest = len(words) - SHOWN
+    return ", ".join(words[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+class Follower:
+    """Follows devices by index when they are renamed, by name when they are made anew."""
+
+    def __init__(self, names: Iterable[str], present: Mapping[int, str]) -> None:
+        """names: as the operator gave them. present: {index: name} of the links that are there."""
+        indexes = {name: index for index, name in present.items()}
+        self._index = {name: indexes.get(name) for name in names}
+        self._last = {name: name for name in self._index}
+
+    def update(self, present: Mapping[int, str]) -> None:
+        indexes = {name: index for index, name in present.items()}
+        for name, index in self._index.items():
+            if index is None or index not in present:
+                index = indexes.get(name, indexes.get(self._last[name]))
+                self._index[name] = index
+            if index is not None:
+                self._last[name] = present[index]
+
+    def now(self, name: str) -> str | None:
+        """Return what the device is called now, None when it is not there."""
+        return self._last[name] if self._index.get(name) is not None else None
+
+    def covers(self, event: Event) -> bool:
+        """True for an event of a device that is followed, or of all."""
+        if event.device is None:
+            return True
+        known = event.ifindex in self._index.values()
+        return known or event.device in self._index or event.device in self._last.values()
+
+    def policy(self, policy: Policy) -> Policy:
+        """Return the policy with the devices' present names, without sections that lost theirs."""
+        return replace(
+            policy,
+            sections=self._sections(policy.sections),
+            irq=self._sections(policy.irq),
+            steering=self._sections(policy.steering),
+        )
+
+    def _sections(self, sections: Iterable[_Section]) -> tuple[_Section, ...]:
+        found = []
+        for section in sections:
+            names = tuple(now for name in section.devices if (now := self.now(name)))
+            if names or not section.devices:
+                found.append(replace(section, devices=names))
+        return tuple(found)
+
+
+def keep(
+    sources: Sources,
+    converger: Converger,
+    stop: int,
+    relevant: Callable[[Event], bool],
+) -> None:
+    """Keep a layout until the eventfd stop is written or there is nothing to keep any more."""
+    poller = select.poll()
+    for descriptor in (*sources.descriptors, stop):
+        poller.register(descriptor, select.POLLIN)
+    while converger.run():
+        seconds = converger.timeout()
+        ready = poller.poll(None if seconds is None else int(1000 * seconds) + 1)
+        for descriptor, _ in ready:
+            if descriptor == stop:
+                os.eventfd_read(stop)
+                return
+            converger.notice(event for event in sources.read(descriptor) if relevant(event))

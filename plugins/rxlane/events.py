@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the kernel announces that may have cost a lane its settings. Blocks, never polls.
+
+rtnetlink tells of links that come, go up, are renamed or set up anew, the ethtool family of changed
+channels and rings, uevents of queues and of CPUs. Nothing announces that another program wrote an
+affinity or a sysfs file: that is found when one of these makes us look.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rxlane import netlink
+from rxlane import uapi as u
+from rxlane.errors import RxlaneError
+from rxlane.netlink import LinkRow, Message
+
+ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
+KERNEL = 0  # the sender's netlink port; anything else is no announcement
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """device and ifindex are None when it is about all devices; what is for the log.
+
+    reset: the kernel or the driver may have lost settings by this, without another's doing.
+    """
+
+    what: str
+    device: str | None = None
+    ifindex: int | None = None
+    reset: bool = True
+
+    def __str__(self) -> str:
+        return self.what if self.device is None else f"{self.device} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """mtu and xdp are None until a message told: many drivers set up queues anew for them."""
+
+    name: str
+    up: bool
+    mtu: bytes | None = None
+    xdp: bytes | None = None
+
+
+class Links:
+    """The network namespace's links as the messages so far tell them."""
+
+    def __init__(self, rows: Iterable[LinkRow]) -> None:
+        self._known = {row.ifindex: LinkState(row.name, row.up) for row in rows}
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {index: state.name for index, state in self._known.items()}
+
+    def index(self, name: str) -> int | None:
+        return next((i for i, state in self._known.items() if state.name == name), None)
+
+    def feed(self, message: Message) -> Event | None:
+        """Take in one rtnetlink message; return what it tells of interest to a layout."""
+        if message.type not in (u.RTM_NEWLINK, u.RTM_DELLINK):
+            return None
+        row = netlink.parse_link(message.body)
+        attributes = netlink.link_attrs(message.body)
+        if message.type == u.RTM_DELLINK:
+            # Bridges and the like send DELLINK of another family for a port that only leaves them.
+            if message.body[0] == socket.AF_UNSPEC:
+                self._known.pop(row.ifindex, None)
+            return None
+        old = self._known.get(row.ifindex)
+        mtu, xdp = attributes.get(u.IFLA_MTU), attributes.get(u.IFLA_XDP)
+        new = LinkState(
+            row.name,
+            row.up,
+            mtu if mtu is not None or old is None else old.mtu,
+            xdp if xdp is not None or old is None else old.xdp,
+        )
+        self._known[row.ifindex] = new
+        what = "appeared" if old is None else _difference(old, new)
+        if what is None:
+            return None
+        return Event(what, row.name, row.ifindex, reset=not what.startswith("renamed"))
+
+
+def _difference(old: LinkState, new: LinkState) -> str | None:
+    """Say what happened; a link that went down has nothing to lay out, so that is nothing."""
+    if old.name != new.name:
+        return f"renamed from {old.name}"
+    if new.up and not old.up:
+        return "went up"
+    if old.mtu is not None and old.mtu != new.mtu:
+        return "got another MTU"
+    if old.xdp is not None and old.xdp != new.xdp:
+        return "got another XDP program"
+    return None
+
+
+# Announcements of the ethtool family: (words, whether queues may have been set up anew).
+ETHTOOL_NEWS = {
+    u.ETHTOOL_MSG_FEATURES_NTF: ("features changed", False),
+    u.ETHTOOL_MSG_PRIVFLAGS_NTF: ("private flags changed", True),
+    u.ETHTOOL_MSG_RINGS_NTF: ("rings changed", True),
+    u.ETHTOOL_MSG_CHANNELS_NTF: ("channels changed", True),
+    u.ETHTOOL_MSG_COALESCE_NTF: ("coalescing changed", False),
+}
+
+
+def ethtool_event(message: Message, links: Links) -> Event | None:
+    if not message.body or message.body[0] not in ETHTOOL_NEWS:
+        return None
+    what, reset = ETHTOOL_NEWS[message.body[0]]
+    header = dict(netlink.generic_attrs(message.body)).get(u.ETHTOOL_A_HEADER, b"")
+    index = dict(netlink.parse_attrs(header)).get(u.ETHTOOL_A_HEADER_DEV_INDEX)
+    number = None if index is None else netlink.attr_uint(index)
+    name = None if number is None else links.names.get(number)
+    return Event(what, name, number if name else None, reset)
+
+
+_CPU = re.compile(r"/devices/system/cpu/cpu(\d+)$")
+_QUEUE = re.compile(r"/net/([^/]+)/queues/[rt]x-\d+$")
+
+
+def uevent(data: bytes, links: Links) -> Event | None:
+    """Return what a kernel uevent tells; its fields follow a line ACTION@PATH, NUL between."""
+    fields = dict(
+        part.split("=", 1) for part in data.decode("utf-8", "replace").split("\0") if "=" in part
+    )
+    action, path = fields.get("ACTION", ""), fields.get("DEVPATH", "")
+    cpu = _CPU.search(path)
+    if fields.get("SUBSYSTEM") == "cpu" and cpu and action in ("online", "offline"):
+        return Event(f"CPU {cpu[1]} went {action}")
+    queue = _QUEUE.search(path)
+    if fields.get("SUBSYSTEM") == "queues" and queue and action == "add":
+        index = links.index(queue[1])
+        return None if index is None else Event("got other queues", queue[1], index)
+    return None
+
+
+class Sources:
+    """The sockets that these come by, for the caller's network namespace."""
+
+    def __init__(self) -> None:
+        self._readers: dict[int, Callable[[bytes], Iterator[Event | None]]] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        try:
+            self._open(u.NETLINK_ROUTE, u.RTNLGRP_LINK, self._link)
+            self._open(u.NETLINK_KOBJECT_UEVENT, u.UEVENT_GROUP_KERNEL, self._uevent)
+            group = netlink.multicast_group(u.ETHTOOL_FAMILY_NAME, u.ETHTOOL_MCGRP_MONITOR)
+            if group is not None:
+                self._open(u.NETLINK_GENERIC, group, self._ethtool)
+            # After the subscription, so that no change falls between.
+            self.links = Links(netlink.links())
+        except (OSError, RxlaneError):
+            self.close()
+            raise
+
+    def _open(
+        self, protocol: int, group: int, reader: Callable[[bytes], Iterator[Event | None]]
+    ) -> None:
+        one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+        self._sockets[one.fileno()] = one
+        self._readers[one.fileno()] = reader
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM)
+        one.bind((0, 0))
+        one.setsockopt(u.SOL_NETLINK, u.NETLINK_ADD_MEMBERSHIP, group)
+
+    def close(self) -> None:
+        for one in self._sockets.values():
+            one.close()
+        self._sockets.clear()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait on."""
+        return tuple(self._sockets)
+
+    def read(self, descriptor: int) -> list[Event]:
+        """Return everything that one socket holds by now."""
+        found: list[Event] = []
+        while True:
+            try:
+                data, (port, _) = self._sockets[descriptor].recvfrom(netlink.BUFFER)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self.links = Links(netlink.links())
+                found.append(Event("events were lost"))
+                continue
+            if port == KERNEL:
+                found += [e for e in self._readers[descriptor](data) if e is not None]
+
+    def _link(self, data: bytes) -> Iterator[Event | None]:
+        return (self.links.feed(message) for message in netlink.parse_messages(data))
+
+    def _ethtool(self, data: bytes) -> Iterator[Event | None]:
+        return (ethtool_event(m, self.links) for m in netlink.parse_messages(data))
+
+    def _uevent(self, data: bytes) -> Iterator[Event | None]:
+        yield uevent(data, self.links)
+
+
+def wake_up(descriptor: int) -> None:
+    """End a wait from another thread or a signal handler."""
+    os.eventfd_write(descriptor, 1)

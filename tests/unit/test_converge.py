@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A layout that is kept standing on a simulated host, with a clock that the test turns."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from rxlane import converge, events, netlink, watch
+from rxlane.apply import Applied, apply, rollback
+from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Converger, Follower
+from rxlane.errors import Kind, RxlaneError
+from rxlane.events import Event, Links
+from rxlane.journal import Store
+from rxlane.model import Change, Plan, Target, Thread
+from rxlane.netlink import LinkRow
+from rxlane.policy import Given, parse
+from rxlane.sections import Policy
+from rxlane.sysfs import Sysfs
+from unit import simhost
+from unit.simhost import SimHost
+from unit.test_apply import FULL, policy
+
+UP = Event("went up", "eth0", 2)
+CHANNELS = Event("channels changed", "eth0", 2)
+FEATURES = Event("features changed", "eth0", 2, reset=False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Sources:
+    """Stands for the sockets: only the names of the links."""
+
+    links: Links
+    descriptors: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, host: SimHost) -> Sources:
+        return cls(Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()))
+
+
+@dataclass
+class Bench:
+    """A kept layout."""
+
+    host: SimHost
+    store: Store
+    policy: Policy
+    names: tuple[str, ...] = ("eth0",)
+    clock: Clock = field(default_factory=Clock)
+    log: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sources = Sources.of(self.host)
+        self.kept = watch.Kept(
+            self.host,
+            self.store,
+            self.policy,
+            self.names,
+            self.sources,  # type: ignore[arg-type]
+        )
+        self.kept.replan()
+        self.converger = Converger(
+            self.kept.replan, lambda level, text: self.log.append((level, text)), self.clock
+        )
+
+    def happens(self, *seen: Event, after: float = SETTLE) -> bool:
+        """The events come, time passes, and the converger gets its turn."""
+        self.sources.links = Sources.of(self.host).links
+        self.converger.notice(seen)
+        self.clock.now += after
+        return self.converger.run()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(SimHost(simhost.snapshot()), Store(tmp_path / "state"), policy("eth0", **FULL))
+
+
+def lose(host: SimHost) -> None:
+    """As a driver that makes its NAPIs anew."""
+    for napi in (8194, 8195, 8196):
+        host.write_napi(napi, {"threaded": "off", "defer-hard-irqs": 0})
+
+
+def test_what_a_reset_lost_is_put_right_at_once(bench: Bench) -> None:
+    during = simhost.settings(bench.host)
+    lose(bench.host)
+    bench.happens(UP)
+    assert _but_pids(simhost.settings(bench.host)) == _but_pids(during)
+    ((level, text),) = bench.log
+    assert level == "info" and text.startswith("put right after eth0 went up: 12 settings (eth0/rx")
+    assert "eth0/rx1/threaded off -> on" in text and "\n" not in text
+
+
+def _but_pids(settings: dict[str, object]) -> dict[str, object]:
+    """Threads compared by what they are set to: a new one has another pid and name."""
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        assert isinstance(value, tuple)
+        found[key] = tuple(
+            replace(v, pid=0, name="") if isinstance(v, Thread) else v for v in value
+        )
+    return found
+
+
+def test_where_nothing_differs_nothing_is_written(bench: Bench) -> None:
+    writes, journal = bench.host.writes, bench.store.path.read_bytes()
+    bench.happens(UP, CHANNELS, Event("CPU 3 went online"))
+    assert bench.host.writes == writes and bench.store.path.read_bytes() == journal
+    assert bench.log == [] and bench.converger.timeout() is None
+
+
+def test_a_burst_is_one_look() -> None:
+    clock, looks = Clock(), list[float]()
+
+    def replan(choose: converge.Choose) -> Applied | None:
+        looks.append(clock.now)
+        return Applied(Plan(), 0)
+
+    quiet = Converger(replan, lambda level, text: None, clock)
+    start = clock.now
+    for _ in range(20):  # a second
+        quiet.notice([UP])
+        clock.now += 0.05
+        quiet.run()
+    assert len(looks) == 1 and looks[0] - start == pytest.approx(SETTLE_MOST, abs=0.06)
+    clock.now += SETTLE
+    quiet.run()
+    clock.now += 5
+    quiet.run()
+    assert len(looks) == 2
+
+
+def test_a_fighting_writer_gets_one_rewrite_a_minute(bench: Bench) -> None:
+    def fight() -> None:
+        bench.host.write_napi(8194, {"defer-hard-irqs": 7})
+
+    rewrites = 0
+    for _ in range(120):  # a minute and a half, an announcement each 0.75 s
+        fight()
+        before = bench.host.writes
+        bench.happens(FEATURES, after=0.75)
+        rewrites += bench.host.writes - before
+    assert rewrites == 2
+    held = [text for level, text in bench.log if level == "warning"]
+    assert len(held) <= 2 and "changed again by another program, left for" in held[0]
+
+
+def test_what_waited_is_put_right_without_another_event(bench: Bench) -> None:
+    for _ in range(2):
+        bench.host.write_napi(8194, {"defer-hard-irqs": 7})
+        bench.happens(FEATURES)
+    assert bench.host.links["eth0"].napis[1].defer_hard_irqs == 7
+    wait = bench.converger.timeout()
+    assert wait is not None and PEACE - 1 < wait <= PEACE
+    bench.happens(after=wait)
+    assert bench.host.links["eth0"].napis[1].defer_hard_irqs == 100
+    assert bench.converger.timeout() is None
+
+
+def test_resets_are_not_a_fight_until_they_are_many(bench: Bench) -> None:
+    for number in range(RESETS + 2):
+        bench.host.write_napi(8194, {"threaded": "off"})
+        bench.happens(UP, after=1)
+        on = bench.host.links["eth0"].napis[1].threaded == 1
+        assert on == (number < RESETS), number
+
+
+def test_one_device_of_two_was_reset(bench: Bench) -> None:
+    change = Change(Target("eth1", 0, "threaded"), "off", "on")
+    limiter = converge.Limiter(bench.clock)
+    limiter.note([change])
+    assert limiter.due(change, reset=True) == 0.0
+    assert limiter.due(change, reset=False) == PEACE
+    channels = Change(Target("eth1", -1, "channels-combined"), 4, 8)
+    limiter.note([channels])
+    assert limiter.due(channels, reset=True) == PEACE  # its announcement is the writer's own
+
+
+def test_failures_are_tried_again_and_said_once(bench: Bench) -> None:
+    lose(bench.host)
+    bench.host.on_write = lambda: _raise(RxlaneError(Kind.KERNEL, "not now"))
+    bench.happens(UP)
+    waits = []
+    while (seconds := bench.converger.timeout()) is not None:
+        waits.append(seconds)
+        bench.happens(after=seconds)
+    assert waits == pytest.approx(list(RETRIES))
+    assert len(bench.log) == 1 and "not now" in bench.log[0][1]
+    bench.host.on_write = None
+    bench.happens(UP)
+    assert bench.host.links["eth0"].napis[1].threaded == 1
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_refusal_waits_for_an_event(tmp_path: Path) -> None:
+    """A CPU that is gone: nothing to retry until it is back."""
+    host = SimHost(simhost.snapshot())
+    bench = Bench(host, Store(tmp_path), policy("eth0", threaded="on", thread_cpus="3"))
+    whole = host.topology
+    host.topology = simhost.topology(offline=[3])
+    bench.happens(Event("CPU 3 went offline"))
+    assert bench.converger.timeout() is None and "CPU 3 is offline" in bench.log[0][1]
+    host.topology = whole
+    host.write_thread(1000, {"thread-cpus": "0-7"})
+    bench.happens(Event("CPU 3 went online"))
+    assert host.threads[1000].cpus == (3,)
+
+
+def test_auto_finds_another_cpu(tmp_path: Path) -> None:
+    host = SimHost(simhost.snapshot())
+    bench = Bench(host, Store(tmp_path), policy("eth0", threaded="on", thread_cpus="auto"))
+    gone = next(iter(host.threads.values())).cpus[0]
+    host.topology = simhost.topology(offline=[gone])
+    bench.happens(Event(f"CPU {gone} went offline"))
+    assert all(thread.cpus != (gone,) for thread in host.threads.values())
+
+
+def test_after_a_rollback_nothing_is_kept(bench: Bench) -> None:
+    rollback(bench.host, bench.store)
+    writes = bench.host.writes
+    assert bench.happens(UP) is False
+    assert bench.host.writes == writes and "kept no longer" in bench.log[0][1]
+
+
+def test_renamed_device_is_followed_and_comes_back(bench: Bench) -> None:
+    host = bench.host
+    bench.host.rename("eth0", "lan0")
+    host.write_napi(8194, {"threaded": "off"})
+    bench.happens(Event("renamed from eth0", "lan0", 2, reset=False))
+    assert host.links["lan0"].napis[1].threaded == 1
+    rollback(host, bench.store)
+    assert all(n.threaded == 0 and n.defer_hard_irqs == 0 for n in host.links["lan0"].napis)
+
+
+def test_device_made_anew_has_originals_of_its_own(bench: Bench) -> None:
+    """Driver unbind and bind: another index, other NAPIs, another original."""
+    host = bench.host
+    again = simhost.link(ifindex=9, base=50)
+    napis = tuple(replace(n, defer_hard_irqs=33) for n in again.napis)
+    del host.links["eth0"]
+    bench.happens(Event("CPU 3 went online"))
+    assert bench.log == []
+    host.links["eth0"] = replace(again, napis=napis)
+    bench.happens(Event("appeared", "eth0", 9))
+    assert [n.threaded for n in host.links["eth0"].napis] == [0, 1, 1, 1]
+    rollback(host, bench.store)
+    assert {n.defer_hard_irqs for n in host.links["eth0"].napis} == {33}
+    assert bench.store.load() is None
+
+
+@pytest.mark.parametrize("names", [("eth0",), ()])
+def test_a_namespace_that_is_left_and_entered_again(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """The device kept our settings meanwhile: they must not pass for its originals."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.snapshot(simhost.link(), two))
+    before = simhost.settings(host)
+    bench = Bench(host, Store(tmp_path), policy(*names, **FULL), names)
+    away = host.links.pop("eth0")
+    bench.happens(Event("got another MTU", "eth1", 3))
+    host.links["eth0"] = away
+    bench.happens(Event("appeared", "eth0", 2))
+    rollback(host, bench.store)
+    assert simhost.settings(host) == before
+
+
+def test_originals_wait_no_longer_once_the_name_is_taken(bench: Bench) -> None:
+    for index in range(10, 15):
+        bench.host.links["eth0"] = simhost.link(ifindex=index, base=100 * index)
+        bench.happens(Event("appeared", "eth0", index))
+    journal = bench.store.load()
+    assert journal is not None and {e.ifindex for e in journal.entries} == {14}
+
+
+def test_rollback_of_one_device_keeps_what_is_away(bench: Bench) -> None:
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    away = bench.host.links.pop("eth0")
+    bench.host.links["eth1"] = two
+    rollback(bench.host, bench.store, ["eth0"])
+    bench.host.links["eth0"] = away
+    rollback(bench.host, bench.store)
+    assert all(n.threaded == 0 for n in bench.host.links["eth0"].napis)
+
+
+def test_unmovable_interrupts_are_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = SimHost(simhost.whole(simhost.snapshot()))
+    host.managed = {41}
+    given = parse([Given("irq_layout", "irq", ("eth0",), {"irq_cpus": "2-5"})])
+    bench = Bench(host, Store(tmp_path), given)
+    tried = list[int]()
+    real = host.write_irq
+
+    def write_irq(number: int, cpus: str) -> None:
+        tried.append(number)
+        real(number, cpus)
+
+    monkeypatch.setattr(host, "write_irq", write_irq)
+    for _ in range(4):
+        bench.happens(UP, after=1)
+    assert tried == [41] and bench.log == []
+
+
+# -- following ------------------------------------------------------------------------------------
+
+
+def test_follower() -> None:
+    follower = Follower(["eth0", "eth1", "late0"], {2: "eth0", 3: "eth1"})
+    assert [follower.now(n) for n in ("eth0", "eth1", "late0")] == ["eth0", "eth1", None]
+    follower.update({2: "lan0", 3: "eth1", 4: "late0"})
+    assert [follower.now(n) for n in ("eth0", "late0")] == ["lan0", "late0"]
+    follower.update({3: "eth1"})
+    assert follower.now("eth0") is None
+    follower.update({3: "eth1", 8: "eth0"})
+    assert follower.now("eth0") == "eth0"
+    assert follower.covers(Event("x", "eth0", 8)) and follower.covers(Event("x"))
+    assert not follower.covers(Event("x", "docker0", 99))
+
+
+def test_sections_without_a_device_left_go() -> None:
+    follower = Follower(["eth0"], {})
+    assert follower.policy(policy("eth0", **FULL)).sections == ()
+    follower.update({5: "eth0"})
+    assert follower.policy(policy("eth0", **FULL)).sections[0].devices == ("eth0",)
+    every = policy(**FULL)
+    assert Follower([], {}).policy(every) == every
+
+
+def test_links_of_containers_are_passed_over(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not bench.kept.relevant(Event("appeared", "veth7", 70))
+    assert bench.kept.relevant(UP) and bench.kept.relevant(Event("CPU 3 went online"))
+    every = Bench(bench.host, Store(tmp_path / "all"), policy(**FULL), ())
+    (tmp_path / "sys/class/net/eth5/device").mkdir(parents=True)
+    monkeypatch.setattr(every.kept, "_sysfs", Sysfs(tmp_path))
+    assert every.kept.relevant(Event("appeared", "eth5", 70))
+    assert not every.kept.relevant(Event("appeared", "veth7", 70))
+
+
+# -- the loop, on real descriptors ----------------------------------------------------------------
+
+
+class Pipe:
+    """Sources whose announcements are bytes in a pipe."""
+
+    def __init__(self) -> None:
+        self.out, self.into = os.pipe()
+        self.descriptors = (self.out,)
+
+    def read(self, descriptor: int) -> Iterable[Event]:
+        os.read(descriptor, 100)
+        return [UP]
+
+
+def test_loop_wakes_looks_and_stops() -> None:
+    pipe, stop, looked = Pipe(), os.eventfd(0), threading.Event()
+
+    def replan(choose: converge.Choose) -> Applied | None:
+        looked.set()
+        return Applied(Plan(), 0)
+
+    quiet = Converger(replan, lambda level, text: None)
+    loop = threading.Thread(
+        target=converge.keep,
+        args=(pipe, quiet, stop, lambda event: True),
+    )
+    loop.start()
+    assert not looked.wait(0.1)
+    os.write(pipe.into, b"x")
+    assert looked.wait(5)
+    events.wake_up(stop)
+    loop.join(5)
+    assert not loop.is_alive()
+
+
+def test_real_sources_open_without_root() -> None:
+    sources = events.Sources()
+    try:
+        assert len(sources.descriptors) >= 2 and sources.links.names
+        for descriptor in sources.descriptors:
+            sources.read(descriptor)
+    finally:
+        sources.close()
+
+
+def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = events.Sources()
+
+    class Full:
+        def __init__(self) -> None:
+            self.left = 1
+
+        def recvfrom(self, size: int) -> object:
+            if self.left:
+                self.left -= 1
+                raise OSError(105, "No buffer space available")
+            raise BlockingIOError
+
+        def close(self) -> None: ...
+
+    try:
+        monkeypatch.setattr(netlink, "links", lambda: [LinkRow(4, "new0", True)])
+        descriptor = sources.descriptors[0]
+        monkeypatch.setitem(sources._sockets, descriptor, Full())
+        assert sources.read(descriptor) == [Event("events were lost")]
+        assert sources.links.names == {4: "new0"}
+    finally:
+        monkeypatch.undo()
+        sources.close()
+
+
+def test_first_apply_is_told_and_its_error_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, stop, done = SimHost(simhost.snapshot()), os.eventfd(1), list[Applied]()
+    monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
+    watch.watch(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"], stop, print, done.append)
+    assert done[0].written == 17
+    with pytest.raises(RxlaneError):
+        bad = policy("eth0", threaded="on", thread_cpus="64")
+        watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)
+    assert apply(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"]).written == 0
+
+
+def _closing(sources: Sources) -> Sources:
+    sources.close = lambda: None  # type: ignore[attr-defined]
+    return sources

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What announcements of the kernel become; the messages are packed as the kernel packs them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rxlane import netlink
+from rxlane import uapi as u
+from rxlane.events import Event, Links, ethtool_event, uevent
+from rxlane.netlink import LinkRow, Message
+
+
+def link_message(
+    index: int,
+    name: str,
+    up: bool = True,
+    *,
+    mtu: int = 1500,
+    xdp: bytes = b"",
+    gone: bool = False,
+    family: int = 0,
+) -> Message:
+    body = struct.pack("=BxHiII", family, 1, index, u.IFF_UP if up else 0, 0)
+    body += netlink.pack_attr(u.IFLA_IFNAME, name.encode() + b"\0")
+    body += netlink.pack_u32(u.IFLA_MTU, mtu)
+    body += netlink.pack_attr(u.IFLA_XDP, xdp)
+    return Message(u.RTM_DELLINK if gone else u.RTM_NEWLINK, 0, 0, body)
+
+
+@pytest.fixture
+def links() -> Links:
+    return Links([LinkRow(2, "eth0", True), LinkRow(3, "eth1", False)])
+
+
+def told(links: Links, *messages: Message) -> list[str]:
+    return [str(event) for message in messages if (event := links.feed(message))]
+
+
+def test_links_that_come_and_go_up(links: Links) -> None:
+    seen = told(
+        links,
+        link_message(2, "eth0"),
+        link_message(3, "eth1"),
+        link_message(9, "eth9", False),
+        link_message(9, "eth9"),
+    )
+    assert seen == ["eth1 went up", "eth9 appeared", "eth9 went up"]
+
+
+def test_a_link_that_goes_down_or_away_needs_nothing(links: Links) -> None:
+    assert told(links, link_message(2, "eth0", False), link_message(2, "eth0", gone=True)) == []
+    assert links.names == {3: "eth1"}
+    assert told(links, link_message(2, "eth0")) == ["eth0 appeared"]
+
+
+def test_a_port_that_leaves_its_bridge_stays(links: Links) -> None:
+    assert told(links, link_message(2, "eth0", gone=True, family=7)) == []
+    assert links.names[2] == "eth0"
+
+
+def test_rename_costs_no_settings(links: Links) -> None:
+    event = links.feed(link_message(2, "lan0"))
+    assert event == Event("renamed from eth0", "lan0", 2, reset=False)
+    assert links.names[2] == "lan0" and links.index("lan0") == 2 and links.index("eth0") is None
+
+
+def test_set_up_anew(links: Links) -> None:
+    first = link_message(2, "eth0", mtu=1500, xdp=b"")
+    assert told(links, first, first) == []
+    assert told(links, link_message(2, "eth0", mtu=9000)) == ["eth0 got another MTU"]
+    seen = told(links, link_message(2, "eth0", mtu=9000, xdp=b"\1"))
+    assert seen == ["eth0 got another XDP program"]
+
+
+def test_other_messages(links: Links) -> None:
+    assert links.feed(Message(u.NLMSG_DONE, 0, 0, b"")) is None
+
+
+def news(command: int, index: int | None) -> Message:
+    body = struct.pack("=BBH", command, 1, 0)
+    if index is not None:
+        header = netlink.pack_u32(u.ETHTOOL_A_HEADER_DEV_INDEX, index)
+        body += netlink.pack_attr(u.ETHTOOL_A_HEADER, header)
+    return Message(30, 0, 0, body)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (u.ETHTOOL_MSG_CHANNELS_NTF, Event("channels changed", "eth0", 2)),
+        (u.ETHTOOL_MSG_COALESCE_NTF, Event("coalescing changed", "eth0", 2, reset=False)),
+        (5, None),  # link modes
+        (200, None),
+    ],
+)
+def test_ethtool_news(links: Links, command: int, expected: Event | None) -> None:
+    assert ethtool_event(news(command, 2), links) == expected
+
+
+def test_ethtool_news_of_a_device_not_known_yet(links: Links) -> None:
+    event = ethtool_event(news(u.ETHTOOL_MSG_RINGS_NTF, 77), links)
+    assert event == Event("rings changed")
+    assert ethtool_event(Message(30, 0, 0, b""), links) is None
+
+
+def kobject(action: str, path: str, subsystem: str) -> bytes:
+    fields = (f"{action}@{path}", f"ACTION={action}", f"DEVPATH={path}", f"SUBSYSTEM={subsystem}")
+    return "\0".join(fields).encode() + b"\0"
+
+
+CPU3 = "/devices/system/cpu/cpu3"
+QUEUE = "/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-5"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (kobject("offline", CPU3, "cpu"), Event("CPU 3 went offline")),
+        (kobject("online", CPU3, "cpu"), Event("CPU 3 went online")),
+        (kobject("change", CPU3, "cpu"), None),
+        (kobject("add", QUEUE, "queues"), Event("got other queues", "eth0", 2)),
+        (kobject("remove", QUEUE, "queues"), None),
+        (kobject("add", QUEUE.replace("eth0", "eth7"), "queues"), None),
+        (kobject("add", "/devices/virtual/net/veth1", "net"), None),
+        (b"libudev\0\xfe\xed\xca\xfe", None),
+        (b"", None),
+        (b"\xff\0=\0==\0ACTION", None),
+    ],
+)
+def test_uevents(links: Links, data: bytes, expected: Event | None) -> None:
+    assert uevent(data, links) == expected
+
+
+def test_multicast_group_of_a_family() -> None:
+    def group(name: str, number: int) -> bytes:
+        return netlink.pack_attr(u.CTRL_ATTR_MCAST_GRP_NAME, name.encode() + b"\0") + (
+            netlink.pack_u32(u.CTRL_ATTR_MCAST_GRP_ID, number)
+        )
+
+    nests = netlink.pack_attr(1, group("other", 4)) + netlink.pack_attr(2, group("monitor", 9))
+    body = struct.pack("=BBH", 1, 2, 0) + netlink.pack_attr(u.CTRL_ATTR_MCAST_GROUPS, nests)
+    assert netlink.parse_group(body, "monitor") == 9
+    assert netlink.parse_group(body, "nothing") is None
+    assert netlink.parse_group(struct.pack("=BBH", 1, 2, 0), "monitor") is None
