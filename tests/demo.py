@@ -22,14 +22,16 @@ from bench.tools import ToolBuildFailed
 from demo_story import NotRestored, tell
 from demo_text import Outcome, act, closing, line
 from lab.apt import NoPackage
+from lab.debtools import packages as patched_tools
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.paths import BUILD, TREE
 from lab.progress import StepFailed
+from lab.source import NoSource
 from lab.vm import CommandFailed, GuestLost, Splat
 
 DEBS = BUILD / "debs"
 FAILED = (
-    CommandFailed, ModeRefused, NoLane, NoPackage, NotRestored, Splat, StepFailed,
+    CommandFailed, ModeRefused, NoLane, NoPackage, NoSource, NotRestored, Splat, StepFailed,
     ToolBuildFailed, subprocess.CalledProcessError,
 )  # fmt: skip
 KERNELS: dict[str, tuple[Callable[[], KernelImage], ...]] = {
@@ -59,10 +61,12 @@ def main(argv: list[str]) -> int:
     outcomes: list[Outcome] = []
     try:
         debs = packages()
+        with act("ethtool and iproute2 with our patches: from the cache, or built now"):
+            tools = patched_tools()
         for kernel in KERNELS[args.kernel]:
             with act("the kernel: from the cache, or made now"):
                 image = kernel()
-            outcomes.append(tell(image, debs, args.rounds))
+            outcomes.append(tell(image, debs, tools, args.rounds))
     except GuestLost as lost:
         line(f"the guest was lost: {lost}", sys.stderr)
         return 3

@@ -106,11 +106,12 @@ class Story:
         found: Settings = json.loads(printed)
         return found
 
-    def install(self, debs: list[Path]) -> None:
+    def install(self, debs: list[Path], tools: list[Path]) -> None:
         with act("the packages, with apt, from a disk: this guest has no other network"):
-            names = [f"/mnt/share/debs/{deb.name}" for deb in debs]
+            files = [f"{deb.parent.name}/{deb.name}" for deb in debs] + [deb.name for deb in tools]
+            names = [f"/mnt/share/{file}" for file in files]
             self.guest.run(["apt-get", "install", "-y", *names], timeout=400)
-            for deb in debs:
+            for deb in (*debs, *tools):
                 line(f"    {deb.name}")
 
     def quiet(self) -> None:
@@ -143,8 +144,16 @@ class Story:
             self.shown("tuned-adm", "profile", PROFILE, timeout=TUNED_S)
         with act("the lanes after"):
             self.shown("rxlane", "map")
+        with act("the same NIC, as ethtool and ip with our patches show it"):
+            self.shown("ethtool", "--show-napi", self.guest.nic, "napi", self.last_napi())
+            self.shown("ip", "-d", "-d", "link", "show", self.guest.nic)
         with act("verification"):
             self.shown("tuned-adm", "verify", timeout=TUNED_S)
+
+    def last_napi(self) -> str:
+        """The highest NAPI ID of the virtio NIC: one of them is enough to be looked at."""
+        shown = self.guest.run(["ethtool", "--json", "--show-napi", self.guest.nic]).stdout
+        return str(json.loads(shown)[0]["napis"][-1]["id"])
 
     def measure(self, rounds: int) -> Gain:
         with act("what an application gets done under UDP flood, profile off and on in turn"):
@@ -173,20 +182,20 @@ class Story:
                 line(f"    ({len(read) - len(kept)} NAPI threads sleep on: this kernel ends none)")
 
 
-def tell(kernel: KernelImage, debs: list[Path], rounds: int) -> Outcome:
+def tell(kernel: KernelImage, debs: list[Path], tools: list[Path], rounds: int) -> Outcome:
     """Boots the guest and runs the whole story in it."""
     outcome = Outcome(kernel.name)
     chapter(f"Debian 13 guest on {kernel.name}")
     start = time.monotonic()
     spec = GuestSpec(
         cpus=CPUS, sockets=2, cores=2, threads=2, numa=2, memory_mb=2048, queues=4,
-        e1000e=True, vmxnet3=True, share=[debs[0].parent],
+        e1000e=True, vmxnet3=True, share=[debs[0].parent, *tools],
     )  # fmt: skip
     with Guest(kernel, spec) as guest:
         line(f"    booted: {CPUS} CPUs, 2 sockets, 2 NUMA nodes, SMT; accelerator {guest.accel}")
         story = Story(guest)
         story.quiet()
-        story.install(debs)
+        story.install(debs, tools)
         originals = story.settings()
         outcome.settings = len(originals)
         outcome.lacks = story.lacks()

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from lab import debtools
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.vm import Guest, GuestSpec
 
@@ -119,20 +120,32 @@ def debs() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def guest(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Host]:
+def tool_debs() -> list[Path]:
+    """ethtool and iproute2 with our patches, as packages of the guests' Debian."""
+    return debtools.packages()
+
+
+def install(host: Host, debs: list[Path], tool_debs: list[Path]) -> None:
+    """All packages with apt, from the shared disk."""
+    files = [f"debs/{deb.name}" for deb in debs] + [deb.name for deb in tool_debs]
+    host.run("apt-get", "install", "-y", *(f"/mnt/share/{name}" for name in files), timeout=300)
+
+
+@pytest.fixture(scope="session")
+def guest(
+    request: pytest.FixtureRequest, debs: list[Path], tool_debs: list[Path]
+) -> Iterator[Host]:
     kernel = KERNELS[request.param]()
     spec = GuestSpec(
         cpus=8, sockets=2, threads=2, numa=2, memory_mb=2048, queues=4, e1000e=True, vmxnet3=True,
-        share=[DEBS],
+        share=[DEBS, *tool_debs],
     )  # fmt: skip
     with Guest(kernel, spec) as vm:
         vm.put(READER, "/root/reader.py")
         vm.run(["systemctl", "stop", "irqbalance"], timeout=60)
-        vm.run(
-            ["apt-get", "install", "-y", *(f"/mnt/share/debs/{deb.name}" for deb in debs)],
-            timeout=300,
-        )
-        yield Host(request.param, vm)
+        host = Host(request.param, vm)
+        install(host, debs, tool_debs)
+        yield host
 
 
 @pytest.fixture(autouse=True)

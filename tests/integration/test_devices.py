@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from agreement import disagreements
 from test_profile import differing
 
-from conftest import DEBS, KERNELS, OURS, READER, Host, Settings, missing
+from conftest import DEBS, KERNELS, OURS, READER, TREE, Host, Settings, install, missing
 from lab import qemu
 from lab.progress import StepFailed
 from lab.rootfs import NICS
@@ -25,6 +27,16 @@ CPUS, QUEUES = 4, 4
 # igb takes a receive queue a CPU, at most 8; from 5 on a vector and a NAPI serve a pair of queues.
 IGB_PAIRED = 8
 NETDEVSIM = "/sys/bus/netdevsim"
+WALK = TREE / "tests" / "integration" / "guest" / "tools_agree.py"
+MANY = 64
+# Words of `ethtool -L` for fewer channels and for as many as before, where the driver takes them.
+CHANNELS = {
+    "virtio": (f"combined {QUEUES // 2}", f"combined {QUEUES}"),
+    "igb": (f"combined {IGB_PAIRED // 2}", f"combined {IGB_PAIRED}"),
+    "veth": (f"rx {QUEUES // 2} tx {QUEUES // 2}", f"rx {QUEUES} tx {QUEUES}"),
+    "netdevsim": (f"combined {QUEUES // 2}", f"combined {QUEUES}"),
+    "netdevsim-64": (f"combined {MANY // 2}", f"combined {MANY}"),
+}
 
 
 @dataclass(frozen=True)
@@ -98,14 +110,15 @@ def igb() -> str:
 
 
 @pytest.fixture(scope="module")
-def machine(debs: list[Any], igb: str) -> Iterator[Machine]:
-    spec = GuestSpec(cpus=CPUS, queues=QUEUES, e1000e=True, vmxnet3=True, igb=not igb, share=[DEBS])
+def machine(debs: list[Path], tool_debs: list[Path], igb: str) -> Iterator[Machine]:
+    spec = GuestSpec(
+        cpus=CPUS, queues=QUEUES, e1000e=True, vmxnet3=True, igb=not igb, share=[DEBS, *tool_debs]
+    )
     with Guest(KERNELS[OURS](), spec) as vm:
         host = Host(OURS, vm)
         vm.put(READER, "/root/reader.py")
         host.run("systemctl", "stop", "irqbalance")
-        packages = (f"/mnt/share/debs/{deb.name}" for deb in debs)
-        host.run("apt-get", "install", "-y", *packages, timeout=300)
+        install(host, debs, tool_debs)
         names = make_devices(host)
         shown = json.loads(host.run("rxlane", "map", "--json").stdout)
         lanes = {link["name"]: link["lanes"] for link in shown["devices"]}
@@ -177,3 +190,34 @@ def test_threads_come_and_go(machine: Machine, device: str) -> None:
     finally:
         machine.run("rxlane", "rollback")
     assert differing(machine.before, machine.host.settings()) == {}
+
+
+def walk(machine: Machine, kind: str, name: str) -> list[str]:
+    """What the tools disagree on in any step of guest/tools_agree.py, and the commands that failed.
+
+    On the way the device is set down and up, loses channels, is renamed and changes its namespace.
+    """
+    argv = ("python3", "/root/tools_agree.py", "walk", name, *CHANNELS.get(kind, ()))
+    machine.host.vm.put(WALK, "/root/tools_agree.py")
+    steps = json.loads(machine.host.run(*argv, timeout=400).stdout)
+    found = []
+    for step in steps:
+        failed = [f"{ran['argv']}: {ran['stderr']}" for ran in step["ran"] if ran["rc"] != 0]
+        found += [f"{step['step']}: {fault}" for fault in failed + disagreements(step)]
+    return found
+
+
+def test_ethtool_and_ip_agree(machine: Machine, device: str) -> None:
+    assert walk(machine, device, machine.names[device]) == []
+    assert differing(machine.before, machine.host.settings()) == {}
+
+
+def test_ethtool_and_ip_agree_on_64_queues(machine: Machine) -> None:
+    machine.host.vm.put(f"64 1 {MANY}".encode(), f"{NETDEVSIM}/new_device")
+    machine.run("udevadm", "settle")
+    try:
+        name = machine.run("ls", f"{NETDEVSIM}/devices/netdevsim64/net").strip()
+        machine.run("ip", "link", "set", name, "up")
+        assert walk(machine, "netdevsim-64", name) == []
+    finally:
+        machine.host.vm.put(b"64", f"{NETDEVSIM}/del_device")

@@ -2,9 +2,9 @@
 """The patched ``ethtool`` on the guests' NICs: queues, interrupts, busy-poll, older kernels."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-import ethtool_tool as tool
 import pytest
 from test_profile import differing
 
@@ -14,14 +14,24 @@ QUEUES = 4
 
 
 def ethtool(guest: Host, *words: str, check: bool = True) -> Any:
-    return guest.run("/root/ethtool", *words, check=check)
+    return guest.run("ethtool", *words, check=check)
 
 
 @pytest.fixture
 def nic(guest: Host) -> str:
-    """The guest's multi-queue NIC; the binary is in /root."""
-    guest.vm.put(tool.ethtool(), "/root/ethtool", 0o755)
+    """The guest's multi-queue NIC."""
     return guest.vm.nic
+
+
+def test_the_patched_packages_are_installed(guest: Host, tool_debs: list[Path]) -> None:
+    """Their versions are above Debian's, so apt took them without being told to go back."""
+    shown = guest.run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", "ethtool", "iproute2")
+    installed = [line.split() for line in shown.stdout.splitlines()]
+    # A file's name has the version without its epoch.
+    assert [f"{name}_{version.rpartition(':')[2]}_amd64.deb" for name, version in installed] == [
+        deb.name for deb in tool_debs
+    ]
+    assert guest.run("dpkg", "--verify", "ethtool", "iproute2").stdout == ""
 
 
 @pytest.mark.kernels(OURS, STOCK_72)

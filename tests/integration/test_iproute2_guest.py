@@ -48,7 +48,6 @@ STEPS: dict[str, list[Step]] = {
 
 
 def prepare(guest: Host) -> None:
-    guest.vm.put(tool.ip("6.1.0", "gcc"), "/root/ip", 0o755)
     guest.vm.put(SCRIPT, "/root/iproute2_threaded.py")
 
 
@@ -56,7 +55,7 @@ def prepare(guest: Host) -> None:
 def answers(guest: Host) -> dict[str, Any]:
     prepare(guest)
     commands = json.dumps([words for words, _said, _code, _modes in STEPS[guest.kernel]])
-    done = guest.run("python3", "/root/iproute2_threaded.py", "/root/ip", guest.vm.nic, commands)
+    done = guest.run("python3", "/root/iproute2_threaded.py", "ip", guest.vm.nic, commands)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -96,7 +95,7 @@ def test_64_queues_by_number(guest: Host) -> None:
     script = (
         "echo 88 1 64 > /sys/bus/netdevsim/new_device; udevadm settle; "
         "nic=$(ls /sys/bus/netdevsim/devices/netdevsim88/net); python3 /root/iproute2_threaded.py "
-        '/root/ip "$nic" "$1"; echo 88 > /sys/bus/netdevsim/del_device'
+        'ip "$nic" "$1"; echo 88 > /sys/bus/netdevsim/del_device'
     )
     done = json.loads(guest.run("sh", "-c", script, "sh", json.dumps(commands)).stdout)["done"]
     assert [did["rc"] for did in done] == [0, 0, 0]
