@@ -55,6 +55,10 @@ class Applied:
     notes: tuple[str, ...] = ()
     unmovable: frozenset[Target] = frozenset()
 
+    @classmethod
+    def nothing(cls) -> Applied:
+        return cls(Plan(), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:

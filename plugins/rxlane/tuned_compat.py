@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rxlane.apply import apply, rollback
+from rxlane.apply import Applied, apply, rollback
+from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.journal import DIRECTORY, Store
@@ -81,10 +82,6 @@ class Row:
     kind: str = NAPI
 
 
-def _policy(rows: Iterable[Row]) -> Policy:
-    return parse(_given(row) for row in rows)
-
-
 def _given(row: Row) -> Given:
     options = {key: unquote(value) for key, value in row.options if value is not None}
     return Given(row.kind, row.name, tuple(sorted(row.devices)), options)
@@ -109,7 +106,7 @@ class Adapter:
     def __init__(
         self, state: str | Path = DIRECTORY, open_kernel: Callable[[], Kernel] = Linux
     ) -> None:
-        self._store = Store(state)
+        self.store = Store(state)
         # Opened for each use: TuneD's daemon lives for months, a socket need not.
         self._open_kernel = open_kernel
         # Interrupts that the kernel refused to move at the last apply: known only by trying.
@@ -118,13 +115,24 @@ class Adapter:
     def apply(self, rows: Iterable[Row]) -> Report:
         """Write one plan for all sections. Originals of a killed TuneD are carried over."""
         try:
-            done = apply(self._open_kernel(), self._store, _policy(rows), owner=TUNED)
+            done = apply(self._open_kernel(), self.store, self.policy(rows), owner=TUNED)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
         count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
         return Report(True, (*lines, ("info", count)))
+
+    def policy(self, rows: Iterable[Row]) -> Policy:
+        return parse(_given(row) for row in rows)
+
+    def keep(self, policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+        """Write again what differs; raises as apply() does. The policy is for all, not for scope:
+        what it does not ask for goes back.
+        """
+        done = apply(self._open_kernel(), self.store, policy, owner=TUNED, choose=choose)
+        self._unmovable |= done.unmovable
+        return done
 
     def verify(
         self, rows: Iterable[Row], devices: Collection[str], kind: str | None = None
@@ -134,7 +142,7 @@ class Adapter:
         kind: report only the settings of this kind of section.
         """
         try:
-            policy = _policy(rows)
+            policy = self.policy(rows)
             snapshot = self._open_kernel().observe(steered=bool(policy.steering))
             plan = decide(snapshot, policy)
         except (RxlaneError, OSError) as error:
@@ -162,7 +170,7 @@ class Adapter:
         """Bring originals back for some devices and one kind of section, or all there are."""
         items = None if kind is None else ITEMS[kind]
         try:
-            done = rollback(self._open_kernel(), self._store, devices, items)
+            done = rollback(self._open_kernel(), self.store, devices, items)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         lines = [("info", note) for note in done.notes]

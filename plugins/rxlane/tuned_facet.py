@@ -10,26 +10,38 @@ Imports nothing of TuneD: a plugin mixes Facet into TuneD's own base class.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from rxlane import policy, tuned_compat
+from rxlane.converge import Log
 from rxlane.profile import exact_names
 from rxlane.tuned_compat import Adapter, Report, Row
+from rxlane.tuned_keep import Keeper
 
 
 class Joint:
     """The sections of all plugins in one process, and what was applied of them."""
 
-    def __init__(self, adapter: Callable[[], Adapter] = Adapter) -> None:
+    def __init__(
+        self,
+        adapter: Callable[[], Adapter] = Adapter,
+        keeper: Callable[[Adapter, threading.RLock], Keeper] = Keeper,
+    ) -> None:
+        # TuneD calls from its own thread and from the one that hears of devices.
+        self._lock = threading.RLock()
         self._adapter = adapter()
+        self._keeper = keeper(self._adapter, self._lock)
         self._facets: dict[str, Callable[[], tuple[Row, ...]]] = {}
         self._live: set[tuple[str, str]] = set()  # kind and name of instances that are applied
         self._applied: tuple[Row, ...] | None = None  # the rows of the last apply, good or not
 
-    def register(self, kind: str, rows: Callable[[], tuple[Row, ...]]) -> None:
+    def register(self, kind: str, rows: Callable[[], tuple[Row, ...]], log: Log) -> None:
         """Let a facet take part; a plugin that TuneD made anew takes its predecessor's place."""
-        self._facets[kind] = rows
+        with self._lock:
+            self._facets[kind] = rows
+            self._keeper.log = log
 
     def _rows(self) -> tuple[Row, ...]:
         facets = (self._facets[kind] for kind in policy.KINDS if kind in self._facets)
@@ -37,15 +49,22 @@ class Joint:
 
     def apply(self, kind: str, name: str) -> Report | None:
         """Write the plan of all facets; None when that is done already."""
-        self._live.add((kind, name))
-        rows = self._rows()
-        if rows == self._applied:
-            return None
-        self._applied = rows
-        return self._adapter.apply(rows)
+        with self._lock:
+            self._live.add((kind, name))
+            rows = self._rows()
+            if rows == self._applied:
+                return None
+            self._applied = rows
+            report = self._adapter.apply(rows)
+            if report.ok:
+                self._keeper.hold(rows)
+            else:
+                self._keeper.pause()
+            return report
 
     def verify(self, kind: str, devices: set[str]) -> Report:
-        return self._adapter.verify(self._rows(), devices, kind)
+        with self._lock:
+            return self._adapter.verify(self._rows(), devices, kind)
 
     def unapply(self, kind: str, name: str, devices: set[str]) -> Report:
         """Bring back what an instance changed.
@@ -53,19 +72,25 @@ class Joint:
         With the last instance of its kind goes what the kind changed elsewhere, with the last of
         all whatever the journal holds, also what a killed TuneD left.
         """
-        self.forget(kind, name)
-        self._applied = None
-        if not self._live:
-            return self._adapter.rollback()
-        others = any(live == kind for live, _ in self._live)
-        return self._adapter.rollback(devices if others else None, kind)
+        with self._lock:
+            self.forget(kind, name)
+            self._applied = None
+            if not self._live:
+                self._keeper.end()
+                return self._adapter.rollback()
+            self._keeper.pause()
+            others = any(live == kind for live, _ in self._live)
+            return self._adapter.rollback(devices if others else None, kind)
 
     def remove(self, kind: str, device: str) -> Report:
-        self._applied = None
-        return self._adapter.rollback({device}, kind)
+        with self._lock:
+            self._applied = None
+            self._keeper.drop(kind, device)
+            return self._adapter.rollback({device}, kind)
 
     def forget(self, kind: str, name: str) -> None:
-        self._live.discard((kind, name))
+        with self._lock:
+            self._live.discard((kind, name))
 
 
 _joint: Joint | None = None
@@ -102,7 +127,7 @@ class Facet:
         self._absent: dict[str, set[str]] = {}
         super().__init__(*args, **kwargs)
         self._joint = joint()
-        self._joint.register(self.KIND, self._rows)
+        self._joint.register(self.KIND, self._rows, self._say)
 
     @classmethod
     def _get_config_options(cls) -> dict[str, str | None]:
@@ -158,7 +183,13 @@ class Facet:
         cast(Any, super())._hardware_events_callback(event, device)
 
     def _move_device(self, device_name: str) -> None:
-        # The journal follows the device's index, so only the new name must be known.
+        # The journal follows the device's index. The old name, which udev does not tell, must go:
+        # a plan for it would fail.
+        present = {device.sys_name for device in self._hardware_inventory.get_devices("net")}
+        for instance in self._instances.values():
+            instance.processed_devices.intersection_update(present)
+        self._assigned_devices.intersection_update(present)
+        self._free_devices.intersection_update(present)
         cast(Any, self)._add_device(device_name)
 
     # Instances
@@ -190,6 +221,9 @@ class Facet:
                 options = ((k, self._variables.expand(v)) for k, v in instance.options.items())
                 found.append(Row(instance.name, frozenset(devices), tuple(options), self.KIND))
         return tuple(found)
+
+    def _say(self, level: str, text: str) -> None:
+        getattr(self.LOG, level)(f"rxlane: {text}")
 
     def _log(self, instance: Any, report: Report) -> bool:
         for level, text in report.lines:

@@ -3,53 +3,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Converger, Follower, Log, keep
 from rxlane.events import Event, Sources
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
-from rxlane.model import Plan
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
+
+Names = Mapping[int, str]  # of the links that are there, by index
+# Applies a policy to devices, None for all it names, as far as the third argument lets it.
+Write = Callable[[Policy, Collection[str] | None, Choose | None], Applied]
 
 
 class Kept:
     """A policy that is applied again whenever the host has changed.
 
-    names: the devices it is for, none for all physical ones.
+    names: the devices it is for, none for all physical ones. present: those there are now.
     """
 
     def __init__(
-        self, kernel: Kernel, store: Store, policy: Policy, names: Collection[str], sources: Sources
+        self, write: Write, store: Store, policy: Policy, names: Collection[str], present: Names
     ) -> None:
-        self._kernel = kernel
+        self._write = write
         self._store = store
         self._policy = policy
         self._names = tuple(names)
-        self._sources = sources
-        self._follower = Follower(names, sources.links.names)
+        self._follower = Follower(names, present)
         self._sysfs = Sysfs()
-        self._journaled = False
+        # Without a journal everything was as wanted, or nothing has been applied yet.
+        self._journaled = store.load() is not None
 
-    def replan(self, choose: Choose | None = None) -> Applied | None:
+    def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
-        self._follower.update(self._sources.links.names)
+        self._follower.update(present)
         if self._journaled and self._store.load() is None:
             return None
         scope = [now for name in self._names if (now := self._follower.now(name))]
         if self._names and not scope:
-            return Applied(Plan(), 0)
-        policy = self._follower.policy(self._policy)
-        done = apply(self._kernel, self._store, policy, scope or None, choose=choose)
-        self._journaled = self._journaled or self._store.load() is not None
+            return Applied.nothing()
+        done = self._write(self._follower.policy(self._policy), scope or None, choose)
+        self._journaled = self._store.load() is not None
         return done
 
-    def relevant(self, event: Event) -> bool:
+    def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""
         if self._names or event.device is None:
-            self._follower.update(self._sources.links.names)
+            self._follower.update(present)
             return self._follower.covers(event)
         return self._sysfs.target(f"sys/class/net/{event.device}/device") is not None
 
@@ -67,12 +69,20 @@ def watch(
 
     begun gets what the first apply did, whose errors are raised.
     """
+
+    def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+        return apply(kernel, store, policy, scope, choose=choose)
+
     sources = Sources()
     try:
-        kept = Kept(kernel, store, policy, names, sources)
-        done = kept.replan()
-        assert done is not None  # nothing was journaled before the first
-        begun(done)
-        keep(sources, Converger(kept.replan, log), stop, kept.relevant)
+        # Before there is something to keep: an earlier journal may be of another boot.
+        begun(write(policy, names or None, None))
+        kept = Kept(write, store, policy, names, sources.links.names)
+        keep(
+            sources,
+            Converger(lambda choose: kept.replan(sources.links.names, choose), log),
+            stop,
+            lambda event: kept.relevant(sources.links.names, event),
+        )
     finally:
         sources.close()

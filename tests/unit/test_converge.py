@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from rxlane import converge, events, netlink, watch
 from rxlane.apply import Applied, apply, rollback
-from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Converger, Follower
+from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger, Follower
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links
 from rxlane.journal import Store
@@ -64,17 +64,22 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.sources = Sources.of(self.host)
-        self.kept = watch.Kept(
-            self.host,
-            self.store,
-            self.policy,
-            self.names,
-            self.sources,  # type: ignore[arg-type]
-        )
-        self.kept.replan()
+        self._write(self.policy, self.names or None, None)
+        names = self.sources.links.names
+        self.kept = watch.Kept(self._write, self.store, self.policy, self.names, names)
         self.converger = Converger(
-            self.kept.replan, lambda level, text: self.log.append((level, text)), self.clock
+            lambda choose: self.kept.replan(self.sources.links.names, choose),
+            lambda level, text: self.log.append((level, text)),
+            self.clock,
         )
+
+    def _write(
+        self, policy: Policy, scope: Collection[str] | None, choose: Choose | None
+    ) -> Applied:
+        return apply(self.host, self.store, policy, scope, choose=choose)
+
+    def relevant(self, event: Event) -> bool:
+        return self.kept.relevant(self.sources.links.names, event)
 
     def happens(self, *seen: Event, after: float = SETTLE) -> bool:
         """The events come, time passes, and the converger gets its turn."""
@@ -126,7 +131,7 @@ def test_where_nothing_differs_nothing_is_written(bench: Bench) -> None:
 def test_a_burst_is_one_look() -> None:
     clock, looks = Clock(), list[float]()
 
-    def replan(choose: converge.Choose) -> Applied | None:
+    def replan(choose: Choose) -> Applied | None:
         looks.append(clock.now)
         return Applied(Plan(), 0)
 
@@ -346,13 +351,13 @@ def test_sections_without_a_device_left_go() -> None:
 def test_links_of_containers_are_passed_over(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not bench.kept.relevant(Event("appeared", "veth7", 70))
-    assert bench.kept.relevant(UP) and bench.kept.relevant(Event("CPU 3 went online"))
+    assert not bench.relevant(Event("appeared", "veth7", 70))
+    assert bench.relevant(UP) and bench.relevant(Event("CPU 3 went online"))
     every = Bench(bench.host, Store(tmp_path / "all"), policy(**FULL), ())
     (tmp_path / "sys/class/net/eth5/device").mkdir(parents=True)
     monkeypatch.setattr(every.kept, "_sysfs", Sysfs(tmp_path))
-    assert every.kept.relevant(Event("appeared", "eth5", 70))
-    assert not every.kept.relevant(Event("appeared", "veth7", 70))
+    assert every.relevant(Event("appeared", "eth5", 70))
+    assert not every.relevant(Event("appeared", "veth7", 70))
 
 
 # -- the loop, on real descriptors ----------------------------------------------------------------
@@ -373,7 +378,7 @@ class Pipe:
 def test_loop_wakes_looks_and_stops() -> None:
     pipe, stop, looked = Pipe(), os.eventfd(0), threading.Event()
 
-    def replan(choose: converge.Choose) -> Applied | None:
+    def replan(choose: Choose) -> Applied | None:
         looked.set()
         return Applied(Plan(), 0)
 
@@ -434,6 +439,7 @@ def test_first_apply_is_told_and_its_error_raised(
     monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
     watch.watch(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"], stop, print, done.append)
     assert done[0].written == 17
+    os.eventfd_write(stop, 1)
     with pytest.raises(RxlaneError):
         bad = policy("eth0", threaded="on", thread_cpus="64")
         watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)

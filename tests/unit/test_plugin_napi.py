@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rxlane import policy, tuned_compat, tuned_facet
+from rxlane.tuned_keep import Keeper
 from unit import simhost
 from unit.simhost import SimHost
 
@@ -174,10 +175,20 @@ def plugin_class(kind: str = "napi") -> Any:
     return getattr(load(kind), CLASSES[kind])
 
 
+class _NoKeeper(Keeper):
+    """test_tuned_keep.py is about the thread; here nothing happens behind the test's back."""
+
+    def hold(self, rows: Iterable[tuned_compat.Row]) -> None:
+        pass
+
+
 @pytest.fixture
 def make(log: Log, host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def joint() -> tuned_facet.Joint:
-        return tuned_facet.Joint(lambda: tuned_compat.Adapter(tmp_path / "state", lambda: host))
+        def adapter() -> tuned_compat.Adapter:
+            return tuned_compat.Adapter(tmp_path / "state", lambda: host)
+
+        return tuned_facet.Joint(adapter, _NoKeeper)
 
     def build(sections: dict[str, dict[str, str]], **variables: str) -> Manager:
         """A new process of TuneD with one plugin; `also` builds another in the same process."""
@@ -261,6 +272,27 @@ def test_leftovers_go_back_even_without_a_matching_device(make: Any, host: SimHo
     manager.start()
     manager.stop()
     assert simhost.settings(host) == before
+
+
+def test_renamed_device_keeps_no_old_name(
+    make: Any, host: SimHost, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """udev tells the new name only; a plan that still named the old one would fail."""
+    manager = make({"napi": {"threaded": "on"}})
+    manager.start()
+    plugin, instance = manager.plugin, manager.plugin._instances["napi"]
+    host.rename("eth1", "lan1")
+    names = [SimpleNamespace(sys_name=n, device_path="/devices/pci0/x") for n in ("eth0", "lan1")]
+    monkeypatch.setattr(plugin._hardware_inventory, "get_devices", lambda _: names)
+
+    def add(name: str) -> None:
+        assert instance.processed_devices == {"eth0"}
+        plugin._added_device_apply_tuning(instance, name)
+        instance.processed_devices.add(name)
+
+    monkeypatch.setattr(plugin, "_add_device", add, raising=False)
+    plugin._move_device("lan1")
+    assert log.errors() == [] and instance.processed_devices == {"eth0", "lan1"}
 
 
 def test_hotplug_joins_and_leaves(make: Any, host: SimHost, log: Log) -> None:

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the plugins applied is kept standing by a thread, which never crosses TuneD's own calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rxlane import netlink, tuned_keep
+from rxlane.apply import rollback
+from rxlane.errors import Kind, RxlaneError
+from rxlane.events import Event, Links, Sources
+from rxlane.journal import Store
+from rxlane.netlink import LinkRow
+from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned_facet import Joint
+from rxlane.tuned_keep import Keeper
+from unit import simhost
+from unit.simhost import SimHost
+
+UP = Event("went up", "eth0", 2)
+WAIT = 10.0  # seconds; the thread takes a fifth of one
+
+
+class Fake(Sources):
+    """Sources that the test speaks through."""
+
+    def __init__(self, host: SimHost) -> None:
+        self._out, self._into = os.pipe()
+        self.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+        self.events = list[Event]()
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        os.close(self._out)
+        self.closed.set()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self._out,)
+
+    def read(self, descriptor: int) -> list[Event]:
+        os.read(descriptor, 1)
+        return [self.events.pop(0)]
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+        os.write(self._into, b"x")
+
+
+class Daemon:
+    """The part of TuneD's process that is ours."""
+
+    def __init__(self, host: SimHost, state: Path) -> None:
+        self.host = host
+        self.store = Store(state)
+        self.sources = list[Fake]()
+        self.log = list[tuple[str, str]]()
+        self.rows = (Row("napi", frozenset({"eth0"}), (("threaded", "on"),)),)
+        self.joint = Joint(lambda: Adapter(state, lambda: host), self._keeper)
+        self.joint.register("napi", lambda: self.rows, self._say)
+
+    def _keeper(self, adapter: Adapter, lock: threading.RLock) -> Keeper:
+        return Keeper(adapter, lock, self._open)
+
+    def _open(self) -> Fake:
+        self.sources.append(Fake(self.host))
+        return self.sources[-1]
+
+    def _say(self, level: str, text: str) -> None:
+        self.log.append((level, text))
+
+    def off(self) -> set[int | None]:
+        return {n.threaded for n in self.host.links["eth0"].napis}
+
+
+def until(what: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WAIT
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
+
+
+@pytest.fixture
+def host() -> SimHost:
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    return SimHost(simhost.snapshot(simhost.link(), two))
+
+
+@pytest.fixture
+def daemon(host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    def links() -> list[LinkRow]:
+        return [LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()]
+
+    monkeypatch.setattr(netlink, "links", links)
+    made = Daemon(host, tmp_path / "state")
+    yield made
+    made.joint.unapply("napi", "napi", {"eth0"})
+    assert all(source.closed.wait(WAIT) for source in made.sources)
+
+
+def test_put_right_and_told(daemon: Daemon, host: SimHost) -> None:
+    daemon.joint.apply("napi", "napi")
+    host.write_napi(8194, {"threaded": "off"})
+    daemon.sources[0].tell(UP)
+    assert until(lambda: bool(daemon.log))
+    assert host.links["eth0"].napis[1].threaded == 1
+    assert daemon.log[0][0] == "info" and "after eth0 went up: 1 settings" in daemon.log[0][1]
+    journal = daemon.store.load()
+    assert journal is not None and journal.owner == "tuned"
+
+
+def test_one_thread_for_all_applies(daemon: Daemon) -> None:
+    daemon.joint.apply("napi", "napi")
+    daemon.rows = (replace(daemon.rows[0], options=(("threaded", "busy-poll"),)),)
+    daemon.joint.apply("napi", "napi")
+    assert len(daemon.sources) == 1
+    daemon.host.write_napi(8194, {"threaded": "off"})
+    daemon.sources[0].tell(UP)
+    assert until(lambda: daemon.host.links["eth0"].napis[1].threaded == 2)
+
+
+def test_switched_off_it_ends(daemon: Daemon, host: SimHost) -> None:
+    before = simhost.settings(host)
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.unapply("napi", "napi", {"eth0"})
+    assert daemon.sources[0].closed.wait(WAIT) and simhost.settings(host) == before
+    daemon.joint.apply("napi", "napi")
+    assert len(daemon.sources) == 2
+
+
+def test_between_two_profiles_nothing_is_kept(daemon: Daemon, host: SimHost) -> None:
+    """TuneD takes a profile down section by section: what is down must stay down."""
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.apply("irq_layout", "irq")
+    daemon.joint.unapply("napi", "napi", {"eth0"})
+    writes = host.writes
+    daemon.sources[0].tell(UP)
+    time.sleep(0.5)
+    assert host.writes == writes and daemon.off() == {0}
+    daemon.joint.unapply("irq_layout", "irq", {"eth0"})
+
+
+def test_rolled_back_by_hand_it_ends_and_the_next_apply_starts_anew(daemon: Daemon) -> None:
+    daemon.joint.apply("napi", "napi")
+    rollback(daemon.host, daemon.store)
+    daemon.sources[0].tell(UP)
+    assert daemon.sources[0].closed.wait(WAIT) and daemon.off() == {0}
+    assert "kept no longer" in daemon.log[0][1]
+    daemon.rows = (replace(daemon.rows[0], options=(("threaded", "on"), ("thread_nice", "3"))),)
+    daemon.joint.apply("napi", "napi")
+    assert len(daemon.sources) == 2
+
+
+def test_a_device_that_leaves_takes_nothing_with_it(daemon: Daemon, host: SimHost) -> None:
+    daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0", "eth1"})),)
+    daemon.joint.apply("napi", "napi")
+    away = host.links.pop("eth1")
+    daemon.joint.remove("napi", "eth1")
+    host.write_napi(8194, {"threaded": "off"})
+    daemon.sources[0].tell(UP)
+    assert until(lambda: host.links["eth0"].napis[1].threaded == 1)
+    # Back from where it was, with our settings: its originals were kept.
+    host.links["eth1"] = away
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.unapply("napi", "napi", {"eth0", "eth1"})
+    assert {n.threaded for n in host.links["eth1"].napis} == {0}
+
+
+def test_renamed_before_tuned_heard_of_it(daemon: Daemon, host: SimHost) -> None:
+    daemon.joint.apply("napi", "napi")
+    host.rename("eth0", "lan0")
+    host.write_napi(8194, {"threaded": "off"})
+    source = daemon.sources[0]
+    source.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+    source.tell(Event("renamed from eth0", "lan0", 2, reset=False))
+    assert until(lambda: host.links["lan0"].napis[1].threaded == 1)
+    host.rename("lan0", "eth0")
+
+
+def test_a_failed_apply_is_not_kept(daemon: Daemon) -> None:
+    daemon.rows = (replace(daemon.rows[0], options=(("threaded", "nonsense"),)),)
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and not report.ok and daemon.sources == []
+
+
+def test_sockets_that_cannot_be_opened(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Fake:
+        raise RxlaneError(Kind.KERNEL, "no netlink")
+
+    monkeypatch.setattr(daemon.joint._keeper, "_open", fail)
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and report.ok
+    assert daemon.log == [("error", "the layout is applied, but cannot be kept: no netlink")]
+
+
+def test_sockets_that_fail_later(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Fake, descriptor: int) -> list[Event]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Fake, "read", fail)
+    daemon.joint.apply("napi", "napi")
+    daemon.sources[0].tell(UP)
+    assert daemon.sources[0].closed.wait(WAIT)
+    assert "kept no longer" in daemon.log[0][1]
+
+
+def test_without_a_log_nothing_breaks() -> None:
+    tuned_keep._nobody("info", "text")
