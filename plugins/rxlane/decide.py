@@ -7,7 +7,7 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
-from rxlane import cpulist, hardware, housekeeping, layout, placement, steering, uapi
+from rxlane import cpulist, dangers, hardware, housekeeping, layout, placement, steering, uapi
 from rxlane.draft import Draft, assigned
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
@@ -28,6 +28,7 @@ from rxlane.model import (
 )
 from rxlane.sections import Policy, Section
 from rxlane.settings import View
+from rxlane.wanted import Wanted
 
 ATTRIBUTE = {
     DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
@@ -53,28 +54,20 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def _lay_out(draft: Draft, snapshot: Snapshot, policy: Policy) -> Plan:
     """Plan everything that belongs to queues, on the host as it will be with its channels."""
-    threaded: list[placement.Wanted] = []
+    threaded: list[Wanted] = []
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
-    placer = placement.place(draft, snapshot.topology, threaded)
+    placer, chosen = placement.place(draft, snapshot.topology, threaded)
+    dangers.check_threads(snapshot, chosen)
     layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
     steering.steer(draft, placer, assigned(snapshot, policy.steering), policy.steering)
-    housekeeping.keep(draft, policy.irq, _busy(draft, threaded))
+    dangers.check_sockets(draft, threaded)
+    busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}
+    housekeeping.keep(draft, policy.irq, busy)
     return draft.plan()
 
 
-def _busy(draft: Draft, threaded: list[placement.Wanted]) -> set[int]:
-    """Return the CPUs that busy pollers and real-time threads are bound to."""
-    found: set[int] = set()
-    for one in (w for w in threaded if w.mode != "off" and (w.polling or w.realtime)):
-        cpus = draft.wanted(Target(one.link.name, one.lane.queue.index, CPUS))
-        numbers = () if cpus is None else cpulist.parse(str(cpus))
-        if len(numbers) == 1:
-            found.update(numbers)
-    return found
-
-
-def _bound(draft: Draft, threaded: list[placement.Wanted]) -> dict[tuple[str, int], int]:
+def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
     """Return the CPU of each lane whose thread will be bound to one.
 
     A thread that is there and that this plan does not bind counts with the CPUs it has.
@@ -93,7 +86,7 @@ def _bound(draft: Draft, threaded: list[placement.Wanted]) -> dict[tuple[str, in
     return found
 
 
-def _device(draft: Draft, section: Section, link: Link) -> list[placement.Wanted]:
+def _device(draft: Draft, section: Section, link: Link) -> list[Wanted]:
     """Plan one device's modes and timers; return the lanes whose threads are to be placed."""
     own = list(lanes(draft.index, link))
     _check_queues(section, link, own)
@@ -111,10 +104,7 @@ def _device(draft: Draft, section: Section, link: Link) -> list[placement.Wanted
     if section.modes:
         modes = _modes(draft, section, link, managed)
     _timers(draft, section, link, managed)
-    return [
-        placement.Wanted(section, link, lane, modes.get(lane.queue.index, "off"))
-        for lane in managed
-    ]
+    return [Wanted(section, link, lane, modes.get(lane.queue.index, "off")) for lane in managed]
 
 
 def _unlinked(link: Link, own: list[Lane]) -> str:

@@ -91,4 +91,7 @@ def _choose(
     pool = section.cpus or topology.near(
         host, topology.pool(host, exclusive=False, realtime=False, cpu0=False), link.node
     )
-    return (placer.take(pool, link.node, exclusive=False),)
+    if not section.cpus:
+        pool = topology.restrict(host, pool, section.placement, link.node)
+    spread = section.placement == topology.SPREAD_LLC
+    return (placer.take(pool, link.node, exclusive=False, spread=spread),)

@@ -209,12 +209,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
+    """llc: the lowest CPU that shares the last level cache with this one."""
+
     number: int
     online: bool
     package: int = 0
     core: int = 0
     node: int = 0
     siblings: tuple[int, ...] = ()
+    llc: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,14 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class IrqThread:
+    """A threaded interrupt's kernel thread, and the CPUs it may run on."""
+
+    irq: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sysctl:
     name: str
     value: int
@@ -262,6 +273,7 @@ class Snapshot:
 
     writers: programs that were running and write the same settings, such as irqbalance.
     sessions: devices over which somebody is logged in. workqueue_cpus: of unbound kernel workers.
+    unreserved: CPUs where nothing keeps time for tasks beside real-time ones. stalld: it runs.
     """
 
     capabilities: Capabilities
@@ -275,6 +287,9 @@ class Snapshot:
     format: int = FORMAT
     sessions: tuple[str, ...] = field(default=(), metadata=LATER)
     workqueue_cpus: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    irq_threads: tuple[IrqThread, ...] = field(default=(), metadata=LATER)
+    unreserved: tuple[int, ...] = field(default=(), metadata=LATER)
+    stalld: bool = field(default=False, metadata=LATER)
 
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)

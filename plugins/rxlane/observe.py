@@ -14,6 +14,7 @@ from rxlane.model import (
     Capabilities,
     Cpu,
     Irq,
+    IrqThread,
     Link,
     Napi,
     Queue,
@@ -28,6 +29,8 @@ from rxlane.sysfs import Sysfs
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
+FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
+KTHREADS = "proc/2/task/2/children"
 WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
 
 # Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
@@ -50,14 +53,28 @@ def topology(sysfs: Sysfs) -> Topology:
             for cpu in sysfs.cpus(f"{NODE}/{name}/cpulist"):
                 nodes[cpu] = int(name[4:])
     found = sysfs.cpus(f"{CPU}/present") or tuple(sorted(online))
+    caches = _caches(sysfs, online)
     return Topology(
-        tuple(_cpu(sysfs, n, n in online, nodes.get(n, 0)) for n in found),
+        tuple(_cpu(sysfs, n, n in online, nodes.get(n, 0), caches.get(n)) for n in found),
         sysfs.cpus(f"{CPU}/isolated"),
         sysfs.cpus(f"{CPU}/nohz_full"),
     )
 
 
-def _cpu(sysfs: Sysfs, number: int, online: bool, node: int) -> Cpu:
+def _caches(sysfs: Sysfs, online: Collection[int]) -> dict[int, int]:
+    """Return for each CPU the lowest one that shares its last level cache, read once a cache."""
+    found: dict[int, int] = {}
+    for number in sorted(online):
+        if number in found:
+            continue
+        base = f"{CPU}/cpu{number}/cache"
+        last = max((n for n in sysfs.names(base) if n.startswith("index")), default=None)
+        shared = () if last is None else sysfs.cpus(f"{base}/{last}/shared_cpu_list")
+        found |= {n: shared[0] for n in shared}
+    return found
+
+
+def _cpu(sysfs: Sysfs, number: int, online: bool, node: int, llc: int | None) -> Cpu:
     base = f"{CPU}/cpu{number}/topology"
     return Cpu(
         number,
@@ -66,6 +83,7 @@ def _cpu(sysfs: Sysfs, number: int, online: bool, node: int) -> Cpu:
         sysfs.number(f"{base}/core_id") or 0,
         node,
         sysfs.cpus(f"{base}/thread_siblings_list") or (number,),
+        llc,
     )
 
 
@@ -184,9 +202,40 @@ def _writers(sysfs: Sysfs) -> tuple[str, ...]:
     """Return irqbalance when it runs: its socket is named after its pid (irqbalance.c)."""
     for name in sysfs.names("run/irqbalance"):
         match = re.fullmatch(r"irqbalance(\d+)\.sock", name)
-        if match and sysfs.read(f"proc/{match[1]}/comm") == "irqbalance":
+        if match and _runs(sysfs, int(match[1]), "irqbalance"):
             return ("irqbalance",)
     return ()
+
+
+def _runs(sysfs: Sysfs, pid: int | None, name: str) -> bool:
+    return pid is not None and sysfs.read(f"proc/{pid}/comm") == name
+
+
+def irq_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread, ...]:
+    """Return the threads of threaded interrupts, "irq/N-name", children of kthreadd (pid 2).
+
+    others: kernel threads that are known to be something else.
+    """
+    found = []
+    for pid in (int(n) for n in (sysfs.read(KTHREADS) or "").split()):
+        name = None if pid in others else sysfs.read(f"proc/{pid}/comm")
+        match = None if name is None else re.match(r"irq/(\d+)-", name)
+        cpus = None if match is None else threads.affinity(pid)
+        if match is not None and cpus is not None:
+            found.append(IrqThread(int(match[1]), cpus))
+    return tuple(sorted(found, key=lambda t: t.irq))
+
+
+def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:
+    """Return the CPUs where a real-time thread that never sleeps starves all others.
+
+    From 6.12 on the fair server of each CPU keeps time for them, before that the real-time limit
+    did. debugfs is root's; without it the limit speaks for both.
+    """
+    if sysfs.folders(FAIR_SERVER):
+        off = (n for n in online if sysfs.number(f"{FAIR_SERVER}/cpu{n}/runtime") == 0)
+        return tuple(off)
+    return tuple(online) if sysfs.number("proc/sys/kernel/sched_rt_runtime_us") == -1 else ()
 
 
 def _link(
@@ -251,6 +300,8 @@ def observe(
     steered: also RPS, RFS and XPS, which are four files for each pair of queues. tunables: what
     their drivers keep, by ifindex.
     """
+    # What only planning needs, which is always about the whole host.
+    planning = names is None
     everything = netlink.links()
     rows = [r for r in everything if names is None or r.name in names]
     own = tunables or {}
@@ -280,7 +331,11 @@ def observe(
         notes=notes,
         sysctls=_sysctls(sysfs),
         writers=_writers(sysfs),
-        # Wanted for planning alone, which is always about the whole host.
-        sessions=() if names else logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
         workqueue_cpus=sysfs.mask(WORKQUEUES),
+        sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}) if planning else (),
+        irq_threads=irq_threads(sysfs, {n.pid for li in links for n in li.napis})
+        if planning
+        else (),
+        unreserved=unreserved(sysfs, cpus.online) if planning else (),
+        stalld=planning and _runs(sysfs, sysfs.number("run/stalld.pid"), "stalld"),
     )

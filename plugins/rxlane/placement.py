@@ -4,48 +4,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
-from rxlane.errors import Kind, RxlaneError
-from rxlane.model import CPUS, REALTIME, SCHED, UNKNOWN_SCHED, Lane, Link, Target, Topology
-from rxlane.sections import Section
+from rxlane.model import CPUS, SCHED, UNKNOWN_SCHED, Target, Topology
+from rxlane.wanted import Chosen, Wanted, refuse
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A lane to be placed and the mode it will be in."""
-
-    section: Section
-    link: Link
-    lane: Lane
-    mode: str
-
-    @property
-    def realtime(self) -> bool:
-        return (self.section.sched or "").partition(":")[0] in REALTIME
-
-    @property
-    def polling(self) -> bool:
-        return self.mode == "busy-poll"
-
-
-def place(draft: Draft, host: Topology, wanted: list[Wanted]) -> topology.Placer:
+def place(
+    draft: Draft, host: Topology, wanted: list[Wanted]
+) -> tuple[topology.Placer, list[Chosen]]:
     """Plan CPU and class of every thread; raise REFUSED when the host would be endangered.
 
-    Returns the placer, which knows the CPUs that are taken.
+    Returns the placer, which knows the CPUs that are taken, and the CPUs of each thread.
     """
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
     chooser = _Chooser(host)
-    chosen = [(one, chooser.choose(one)) for one in threaded]
+    cpus = {id(one): chooser.choose(one) for one in sorted(threaded, key=_turn)}
+    chosen = [(one, cpus[id(one)]) for one in threaded]
     _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
-    for one, cpus in chosen:
-        _plan(draft, one, cpus)
-    return chooser.placer
+    for one, own in chosen:
+        _plan(draft, one, own)
+    return chooser.placer, chosen
+
+
+def _turn(one: Wanted) -> tuple[bool, bool, int, int]:
+    """Say who chooses first: lists that name their CPUs, then those who want a CPU for themselves.
+
+    Then by queue, so that one queue more at a device moves no lower queue of another.
+    """
+    named = bool(one.section.cpus)
+    queue = 0 if named else one.lane.queue.index
+    return not named, not one.exclusive and not named, queue, 0 if named else one.link.ifindex
 
 
 def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
@@ -55,19 +48,6 @@ def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
             device, queue = one.link.name, one.lane.queue.index
             reason = "the queue is not threaded, so it has no thread"
             draft.skip(device, queue, "thread settings", "left-alone", reason)
-
-
-def _refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
-    return RxlaneError(
-        Kind.REFUSED,
-        problem,
-        section=one.section.name,
-        option=option,
-        value=one.section.option(option) or None,
-        device=one.link.name,
-        queue=one.lane.queue.index,
-        remedy=remedy,
-    )
 
 
 def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
@@ -95,13 +75,14 @@ class _Chooser:
         if given:
             turn = self._turns[one.section.name]
             self._turns[one.section.name] += 1
-            self.placer.taken[given[turn % len(given)]] += 1
-            return (given[turn % len(given)],)
-        pool = self._pool(one)
-        return (self.placer.take(pool, one.link.node, one.polling or one.realtime),)
+            number = given[turn % len(given)]
+            self.placer.note(number, one.exclusive)
+            return (number,)
+        spread = one.section.placement == topology.SPREAD_LLC
+        return (self.placer.take(self._pool(one), one.link.node, one.exclusive, spread),)
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
-        kind = (one.polling or one.realtime, one.realtime, one.section.allow_realtime_cpu0)
+        kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
         if kind not in self._pools:
             self._pools[kind] = topology.pool(self._host, *kind)
         pool = self._pools[kind]
@@ -110,8 +91,10 @@ class _Chooser:
                 "there is no CPU for a real-time thread",
                 "give thread_cpus",
             )
-            raise _refuse(one, "thread_policy", problem, remedy)
-        return pool or self._online
+            raise refuse(one, "thread_policy", problem, remedy)
+        return topology.restrict(
+            self._host, pool or self._online, one.section.placement, one.link.node
+        )
 
 
 def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:
@@ -127,7 +110,7 @@ def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]
             problem, remedy = found
             if one.section.cpus is None and len(host.online) > topology.HOUSEKEEPING_LEFT:
                 remedy = "set thread_cpus to auto or to the CPUs that real-time threads may have"
-            raise _refuse(one, "thread_policy", problem, remedy)
+            raise refuse(one, "thread_policy", problem, remedy)
 
 
 def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
@@ -140,7 +123,7 @@ def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
     if crowded or len(group) > len(used):
         problem = f"{len(group)} busy-polling threads for {len(used)} CPUs"
         remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
-        raise _refuse(group[-1][0], "thread_cpus", problem, remedy)
+        raise refuse(group[-1][0], "thread_cpus", problem, remedy)
 
 
 def _check_pollers(
@@ -154,12 +137,16 @@ def _check_pollers(
                 f"{one.link.name} queue {one.lane.queue.index}: a busy-polling thread without"
                 " thread_cpus takes a whole CPU wherever the scheduler puts it"
             )
-    pinned = {cpus[0] for _, cpus in pollers if len(cpus) == 1}
+    pinned = {cpus[0]: one for one, cpus in pollers if len(cpus) == 1}
     pair = topology.siblings_among(host, pinned)
-    if pair is not None:
-        draft.warnings.append(
-            f"busy-polling threads on CPUs {pair[0]} and {pair[1]} share one core"
-        )
+    if pair is None:
+        return
+    problem = f"busy-polling threads on CPUs {pair[0]} and {pair[1]} share one core"
+    chosen_here = [pinned[n] for n in pair if not pinned[n].section.cpus]
+    if chosen_here:
+        remedy = "thread fewer queues, or name both CPUs in thread_cpus to have it so"
+        raise refuse(chosen_here[0], "thread_cpus", problem, remedy)
+    draft.warnings.append(problem)
 
 
 def _plan(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> None:

@@ -26,8 +26,8 @@ from rxlane.model import (
 )
 from rxlane.options import Option, Reader
 from rxlane.sections import MAX, RFS_AUTO, FlowSteering, IrqLayout, ModeRule, Policy, Section
+from rxlane.topology import AUTO, NUMA_LOCAL, PLACEMENTS
 
-NUMA_LOCAL = "numa-local"
 MAX_FLOWS = 1 << 24  # a table of 64 MB; the kernel takes 1 << 29
 MAX_BACKLOG = 1_000_000
 MAX_BUSY = 1000  # microseconds; a read that polls longer takes the CPU for nothing
@@ -44,7 +44,9 @@ KINDS = (NAPI, IRQ_LAYOUT, FLOW_STEERING)
 NAPI_OPTIONS = (
     Option("threaded", "off, on or busy-poll, for all queues or as MODE@QUEUES,... (on@1-)"),
     Option("management_queues", "how many of the lowest RX queues are left alone"),
-    Option("thread_cpus", "CPUs for the NAPI threads, one each in turn, or auto"),
+    Option(
+        "thread_cpus", "CPUs for the NAPI threads, or auto, numa-local, one-per-core, spread-llc"
+    ),
     Option("thread_spread", "one: a CPU for each thread; all: every thread on all of thread_cpus"),
     Option("thread_policy", "scheduling class of the threads: other, batch, idle, fifo or rr"),
     Option("thread_priority", "real-time priority 1..98, with fifo and rr"),
@@ -65,7 +67,7 @@ NAPI_OPTIONS = (
     Option("allow_session_reset", "1 permits new queues on the device of a login"),
 )
 IRQ_OPTIONS = (
-    Option("irq_cpus", "CPUs for the RX interrupts: auto, numa-local or a list"),
+    Option("irq_cpus", "CPUs for the RX interrupts: a list or as thread_cpus"),
     Option("workqueue_cpus", "CPUs for unbound kernel workers: auto (not the pollers') or a list"),
     Option("timer_migration", "1: timers of idle CPUs move to busy ones, 0: they stay"),
 )
@@ -151,9 +153,12 @@ def _cpus(read: Reader) -> tuple[int, ...] | None:
     text = read.get("thread_cpus")
     if not text:
         return None
-    if text == "auto":
-        return ()
-    return read.cpus("thread_cpus", "auto")
+    return () if text in PLACEMENTS else read.cpus("thread_cpus", ", ".join(PLACEMENTS))
+
+
+def _placement(read: Reader, option: str) -> str:
+    text = read.get(option)
+    return text if text in PLACEMENTS else AUTO
 
 
 def _sched(read: Reader) -> str | None:
@@ -187,6 +192,7 @@ def parse_section(name: str, devices: Iterable[str], options: Mapping[str, str])
         modes=_modes(read),
         management_queues=read.integer("management_queues", 0, cpulist.HIGHEST) or 0,
         cpus=_cpus(read),
+        placement=_placement(read, "thread_cpus"),
         shared_cpus=_shared(read),
         sched=_sched(read),
         defer_hard_irqs=read.integer("defer_hard_irqs", 0, MAX_DEFER),
@@ -216,14 +222,15 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
     read.reject_unknown(names(IRQ_LAYOUT))
     text = read.get("irq_cpus")
     cpus: tuple[int, ...] | None = None
-    if text == "auto":
+    if text in PLACEMENTS and text != NUMA_LOCAL:
         cpus = ()
     elif text and text != NUMA_LOCAL:
-        cpus = read.cpus("irq_cpus", f"auto, {NUMA_LOCAL}")
+        cpus = read.cpus("irq_cpus", ", ".join(PLACEMENTS))
     return IrqLayout(
         name=name,
         devices=tuple(devices),
         cpus=cpus,
+        placement=_placement(read, "irq_cpus"),
         node=text == NUMA_LOCAL,
         workqueue_cpus=_workers(read),
         timer_migration=read.integer("timer_migration", 0, 1),

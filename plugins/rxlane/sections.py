@@ -43,13 +43,15 @@ class Section(Named):
 
     channels: queues, or pairs of queues. tunables: (item, value) of rings and coalescing.
 
-    cpus: None leave alone, () choose (auto), else the CPUs to go round. shared_cpus: each thread
-    may run on all of them. sched: None leave alone, else as in model.SCHED.
+    cpus: None leave alone, () choose by placement (one of topology.PLACEMENTS), else the CPUs to go
+    round. shared_cpus: each thread may run on all of them. sched: None leave alone, else as in
+    model.SCHED.
     """
 
     modes: tuple[ModeRule, ...] = ()
     management_queues: int = 0
     cpus: tuple[int, ...] | None = None
+    placement: str = "auto"
     shared_cpus: bool = False
     sched: str | None = None
     defer_hard_irqs: int | None = None
@@ -70,12 +72,14 @@ class Section(Named):
 class IrqLayout(Named):
     """One [irq_layout] section.
 
-    cpus: None leave alone, () choose one CPU for each IRQ (auto), else the CPUs to choose from.
+    cpus: None leave alone, () choose one CPU for each IRQ by placement, else the CPUs to choose
+    from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
     workqueue_cpus: None leave alone, () all but the pollers' (auto), else these.
     """
 
     cpus: tuple[int, ...] | None = None
+    placement: str = "auto"
     node: bool = False
     workqueue_cpus: tuple[int, ...] | None = None
     timer_migration: int | None = None

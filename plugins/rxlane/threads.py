@@ -41,12 +41,19 @@ def read(sysfs: Sysfs, pid: int) -> Thread | None:
     name, flags, nice, priority, policy = facts
     if not flags & uapi.PF_KTHREAD or not name.startswith(PREFIX):
         return None
-    try:
-        cpus = os.sched_getaffinity(pid)
-    except ProcessLookupError:
+    own = affinity(pid)
+    if own is None:
         return None
     shown = uapi.SCHED_POLICY.get(policy, str(policy))
-    return Thread(pid, name, shown, priority, nice, tuple(sorted(cpus)))
+    return Thread(pid, name, shown, priority, nice, own)
+
+
+def affinity(pid: int) -> tuple[int, ...] | None:
+    """Return the CPUs that a thread may run on, None when it is gone."""
+    try:
+        return tuple(sorted(os.sched_getaffinity(pid)))
+    except ProcessLookupError:
+        return None
 
 
 def set_cpus(pid: int, cpus: Iterable[int]) -> None:

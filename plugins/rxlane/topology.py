@@ -14,6 +14,10 @@ from rxlane.model import Cpu, Topology
 # an interrupt storm, and an operator still needs a shell.
 HOUSEKEEPING_LEFT = 2
 
+# How a section lays lanes out where it names no CPUs.
+AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC = "auto", "numa-local", "one-per-core", "spread-llc"
+PLACEMENTS = (AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC)
+
 
 @dataclass(slots=True)
 class Placer:
@@ -21,6 +25,8 @@ class Placer:
 
     topology: Topology
     taken: Counter[int] = field(default_factory=Counter)
+    polled: Counter[int] = field(default_factory=Counter)
+    caches: Counter[int | None] = field(default_factory=Counter)
     _cpus: dict[int, Cpu] = field(init=False)
     _away: frozenset[int] = field(init=False)
 
@@ -28,28 +34,71 @@ class Placer:
         self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
         self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
 
-    def take(self, pool: Collection[int], node: int | None, exclusive: bool) -> int:
+    def note(self, number: int, exclusive: bool) -> None:
+        """Count a CPU as taken."""
+        cpu = self._cpus[number]
+        self.taken[number] += 1
+        self.caches[cpu.llc] += 1
+        if exclusive:
+            self.polled[number] += 1
+
+    def take(
+        self, pool: Collection[int], node: int | None, exclusive: bool, spread: bool = False
+    ) -> int:
         """Return the best CPU of a non-empty pool and count it as taken.
 
-        Least used first; then the device's own node; then for pollers isolated CPUs and cores
-        without another poller; then the lowest number.
+        Cores without a poller first; then least used; then the device's own node; then for pollers
+        isolated CPUs; with spread the last level cache that serves fewest; cores without another
+        thread; the lowest number.
         """
-        best = min(pool, key=lambda n: self._cost(n, node, exclusive))
-        self.taken[best] += 1
+        best = min(pool, key=lambda n: self._cost(n, node, exclusive, spread))
+        self.note(best, exclusive)
         return best
 
-    def _cost(self, number: int, node: int | None, exclusive: bool) -> tuple[int, ...]:
+    def _cost(
+        self, number: int, node: int | None, exclusive: bool, spread: bool
+    ) -> tuple[int, ...]:
         cpu = self._cpus[number]
-        away = int(node is not None and cpu.node != node)
-        isolated = number in self._away
-        beside = sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
-        return self.taken.get(number, 0), away, int(exclusive and not isolated), beside, number
+        return (
+            sum(self.polled.get(s, 0) for s in (*cpu.siblings, number)),
+            self.taken.get(number, 0),
+            int(node is not None and cpu.node != node),
+            int(exclusive and number not in self._away),
+            self.caches[cpu.llc] if spread else 0,
+            sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
+            # CPU 0 carries the kernel's own work.
+            + int(exclusive and number != 0 and 0 in cpu.siblings),
+            number,
+        )
 
 
 def near(topology: Topology, cpus: Collection[int], node: int | None) -> tuple[int, ...]:
     """Return those of the CPUs that are on the node; all of them when none is or node is None."""
     local = {cpu.number for cpu in topology.cpus if cpu.node == node}
     return tuple(n for n in cpus if n in local) or tuple(cpus)
+
+
+def restrict(
+    topology: Topology, cpus: Collection[int], placement: str, node: int | None
+) -> tuple[int, ...]:
+    """Return those of the CPUs that a placement other than auto chooses from, never none."""
+    if placement == NUMA_LOCAL:
+        return near(topology, cpus, node)
+    if placement == ONE_PER_CORE:
+        return first_of_cores(topology, cpus)
+    return tuple(cpus)
+
+
+def first_of_cores(topology: Topology, cpus: Collection[int]) -> tuple[int, ...]:
+    """Return the first of the CPUs on each core, in the given order."""
+    known = {cpu.number: cpu.siblings for cpu in topology.cpus}
+    seen: set[int] = set()
+    found = []
+    for number in cpus:
+        if number not in seen:
+            found.append(number)
+            seen.update((number, *known.get(number, ())))
+    return tuple(found)
 
 
 def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
@@ -78,7 +127,13 @@ def _realtime_pool(
     """
     spare = max(0, len(topology.housekeeping) - HOUSEKEEPING_LEFT)
     given = isolated + tuple(sorted(sorted(rest, reverse=True)[:spare]))
-    return tuple(n for n in given if n != 0 or cpu0)
+    beside = _siblings(topology, [n for n in topology.housekeeping if n not in given][:1])
+    return tuple(n for n in given if (n != 0 or cpu0) and n not in beside)
+
+
+def _siblings(topology: Topology, cpus: Collection[int]) -> set[int]:
+    """Return the other CPUs on the cores of these."""
+    return {s for cpu in topology.cpus if cpu.number in cpus for s in cpu.siblings} - set(cpus)
 
 
 def realtime_problem(
@@ -103,6 +158,12 @@ def realtime_problem(
     if len(left) < HOUSEKEEPING_LEFT:
         problem = f"real-time threads would leave only CPU {cpulist.render(left)} for all else"
         return problem, f"leave at least {HOUSEKEEPING_LEFT} housekeeping CPUs"
+    if all(_siblings(topology, [n]) & set(cpus) for n in left):
+        problem = (
+            "real-time threads would run on the SMT siblings of every housekeeping CPU that is"
+            f" left ({cpulist.render(left)})"
+        )
+        return problem, "leave a whole core to the host"
     return None
 
 

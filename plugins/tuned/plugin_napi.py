@@ -45,7 +45,10 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     default is 0.
 
     [option]`thread_cpus` is `auto` or a CPU list (such as `2,4-7`). Threads
-    take its CPUs one after the other in queue order.
+    take its CPUs one after the other in queue order. `numa-local` stays on the
+    device's NUMA node, `one-per-core` takes one CPU of each core,
+    `spread-llc` spreads over last level caches. Without a list busy pollers
+    never share a core.
 
     [option]`thread_spread` with the value `all` lets every thread run on all
     CPUs of [option]`thread_cpus`, so that the scheduler may move it; the
@@ -54,8 +57,10 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     [option]`thread_policy` is the threads' scheduling class: `other`,
     `batch`, `idle`, `fifo` or `rr`. [option]`thread_priority` (1 to 98)
     belongs to `fifo` and `rr`, [option]`thread_nice` (-20 to 19) to `other`
-    and `batch`. Real-time threads are refused on CPU 0 and where fewer than
-    two housekeeping CPUs would be left. [option]`allow_realtime_cpu0` with
+    and `batch`. Real-time threads are refused on CPU 0, where fewer than
+    two housekeeping CPUs or no whole core would be left, from priority 50 on
+    CPUs that run other interrupts' threads, and where nothing keeps time for
+    other tasks. [option]`allow_realtime_cpu0` with
     the value 1 permits CPU 0.
 
     [option]`defer_hard_irqs` is the number of empty polls before the

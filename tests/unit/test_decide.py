@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from rxlane import topology
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Capabilities, Plan, Queue, Snapshot, Topology
@@ -356,10 +357,20 @@ def test_no_plan_breaks_a_refusal_rule(
     assert len({n for c in pollers for n in c}) >= len(pollers)
     bound = [c[0] for c in pollers if len(c) == 1]
     assert len(set(bound)) == len(bound)
+    if options["thread_cpus"] == "auto":
+        assert topology.siblings_among(host.topology, bound) is None
+    if realtime:
+        left = set(_housekeeping(host.topology)) - taken
+        assert any(not taken.intersection(_siblings(host.topology, n)) for n in left)
 
 
 def _housekeeping(cpus: Topology) -> list[int]:
     return [c.number for c in cpus.cpus if c.online and c.number not in cpus.isolated]
+
+
+def _siblings(cpus: Topology, number: int) -> set[int]:
+    cpu = cpus.cpu(number)
+    return set() if cpu is None else set(cpu.siblings)
 
 
 def _numbers(text: object) -> list[int]:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rxlane import observe
 from rxlane.errors import RxlaneError
-from rxlane.model import Napi, Queue, Sysctl
+from rxlane.model import IrqThread, Napi, Queue, Sysctl
 from rxlane.netlink import QueueRow
 from rxlane.sysfs import Sysfs
 
@@ -196,3 +197,35 @@ def test_an_irq_that_nobody_may_write_is_unmovable(tmp_path: Path) -> None:
     assert (found.cpus, found.effective, found.movable) == ((0, 1, 2, 3), (2,), True)
     (tmp_path / base / "smp_affinity_list").chmod(0o444)
     assert not observe._irq(sysfs, 41).movable
+
+
+# -- what planning alone needs ------------------------------------------------------------------
+
+
+def test_last_level_caches(tmp_path: Path) -> None:
+    """CPUs 0-1 and 2-3 share the highest cache each; CPU 4 tells of none."""
+    tree(tmp_path, {"sys/devices/system/cpu/online": "0-4"})
+    for number in range(4):
+        base = f"sys/devices/system/cpu/cpu{number}/cache"
+        tree(tmp_path, {f"{base}/index0/shared_cpu_list": str(number)})
+        tree(tmp_path, {f"{base}/index3/shared_cpu_list": "0-1" if number < 2 else "2-3"})
+    found = observe.topology(Sysfs(tmp_path))
+    assert [cpu.llc for cpu in found.cpus] == [0, 0, 2, 2, None]
+
+
+def test_threads_of_interrupts(tmp_path: Path) -> None:
+    tree(tmp_path, {"proc/2/task/2/children": f"7 {os.getpid()} 9 "})
+    tree(tmp_path, {f"proc/{os.getpid()}/comm": "irq/41-nic-3\n"})
+    tree(tmp_path, {"proc/9/comm": "irq/42-nic\n"})
+    found = observe.irq_threads(Sysfs(tmp_path), {9})
+    assert found == (IrqThread(41, tuple(sorted(os.sched_getaffinity(0)))),)
+
+
+def test_time_for_other_tasks(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    assert observe.unreserved(sysfs, (0, 1)) == ()
+    tree(tmp_path, {"proc/sys/kernel/sched_rt_runtime_us": "-1"})
+    assert observe.unreserved(sysfs, (0, 1)) == (0, 1)
+    for number, runtime in enumerate(("50000000", "0")):
+        tree(tmp_path, {f"sys/kernel/debug/sched/fair_server/cpu{number}/runtime": runtime})
+    assert observe.unreserved(sysfs, (0, 1)) == (1,), "the fair server counts, not the limit"

@@ -155,7 +155,7 @@ def test_malformed_policy_files(data: object) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"irq_cpus": "all"}, "give auto, numa-local or a CPU list"),
+        ({"irq_cpus": "all"}, "one-per-core, spread-llc or a CPU list"),
         ({"irq_cpus": "4-2"}, "backwards"),
         ({"rps": "on"}, "give off, auto, numa-local or a CPU list"),
         ({"rps": "ff"}, "CPU list"),

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that refuses what would starve the host or the lane itself. Pure.
+
+What real-time threads may take of the CPUs is topology's to say; here is what depends on the other
+threads, on the kernel's reserve for them, and on sockets that poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rxlane import cpulist
+from rxlane.draft import Draft
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import BUSY_POLL, BUSY_READ, HOST, WHOLE, Snapshot, Target
+from rxlane.wanted import Chosen, Wanted, refuse
+
+# IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls
+# sched_set_fifo()): from there on a thread that does not sleep holds them up for good.
+IRQ_THREAD_PRIORITY = 50
+
+
+def check_threads(snapshot: Snapshot, chosen: Iterable[Chosen]) -> None:
+    """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks."""
+    for one, cpus in chosen:
+        if one.realtime:
+            _check_irq_threads(snapshot, one, set(cpus))
+            _check_reserve(snapshot, one, set(cpus))
+
+
+def _check_irq_threads(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:
+    if one.priority < IRQ_THREAD_PRIORITY:
+        return
+    own = None if one.lane.irq is None else one.lane.irq.number
+    for thread in snapshot.irq_threads:
+        shared = cpus.intersection(thread.cpus)
+        if shared and thread.irq != own:
+            raise refuse(
+                one,
+                "thread_priority",
+                f"priority {one.priority} on CPU {min(shared)} would hold up the thread of IRQ"
+                f" {thread.irq}, which runs there",
+                f"give a priority below {IRQ_THREAD_PRIORITY}, another CPU, or move the interrupt",
+            )
+
+
+def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:
+    bare = cpus.intersection(snapshot.unreserved)
+    if bare and not snapshot.stalld:
+        raise refuse(
+            one,
+            "thread_policy",
+            f"nothing keeps time for other tasks on CPU {cpulist.render(bare)}: the fair server is"
+            " off, or kernel.sched_rt_runtime_us is -1",
+            "switch that on again or start stalld",
+        )
+
+
+def check_sockets(draft: Draft, threaded: Iterable[Wanted]) -> None:
+    """Refuse busy-polling threads where every socket polls the same NAPIs by itself."""
+    pollers = [one for one in threaded if one.polling]
+    if not pollers:
+        return
+    for name in (BUSY_READ, BUSY_POLL):
+        target = Target(HOST, WHOLE, name)
+        value = draft.wanted(target)
+        value = draft.present.read(target) if value is None else value
+        if value:
+            raise RxlaneError(
+                Kind.REFUSED,
+                f"{name} is {value}: sockets would poll the NAPI that its thread polls",
+                section=pollers[0].section.name,
+                option="threaded",
+                value=pollers[0].section.option("threaded"),
+                device=pollers[0].link.name,
+                queue=pollers[0].lane.queue.index,
+                remedy=f"set {name.rpartition('.')[2]}=0",
+            )

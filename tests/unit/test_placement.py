@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Where lanes go beside each other, and each refusal of what would starve host or lane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rxlane import topology
+from rxlane.apply import apply
+from rxlane.decide import decide
+from rxlane.errors import RxlaneError
+from rxlane.model import IrqThread, Snapshot, Topology
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+from unit.test_layout import SECOND, asked, host, planned, refusal
+
+SMT = simhost.topology(8, smt=2)
+FIFO = {"thread_policy": "fifo", "thread_priority": 50}
+
+
+def caches(cpus: Topology, size: int) -> Topology:
+    """Last level caches of so many CPUs each."""
+    rows = (replace(c, llc=c.number - c.number % size) for c in cpus.cpus)
+    return replace(cpus, cpus=tuple(rows))
+
+
+def threads(start: Snapshot, **options: object) -> dict[str, object]:
+    return planned(start, "thread-cpus", **options)
+
+
+# -- placements ---------------------------------------------------------------------------------
+
+
+def test_one_per_core() -> None:
+    start = host(simhost.link(queues=5), cpus=SMT)
+    found = threads(start, threaded="on", thread_cpus="one-per-core")
+    assert list(found.values()) == ["1", "2", "4", "6", "1"], "every core before a second turn"
+    irqs = planned(start, "irq-cpus", irq_cpus="one-per-core")
+    assert list(irqs.values()) == ["1", "2", "4", "6", "1"]
+
+
+def test_spread_over_last_level_caches() -> None:
+    start = host(cpus=caches(simhost.topology(16), 4))
+    assert list(threads(start, threaded="on", thread_cpus="auto").values()) == ["1", "2", "3", "4"]
+    found = threads(start, threaded="on", thread_cpus="spread-llc")
+    assert list(found.values()) == ["1", "4", "8", "12"]
+    assert list(planned(start, "irq-cpus", irq_cpus="spread-llc").values()) == [
+        *("1", "4", "8", "12")
+    ]
+
+
+def test_numa_local_threads_stay_on_the_node() -> None:
+    start = host(simhost.link(queues=6, node=1), cpus=simhost.topology(8, nodes=2))
+    found = threads(start, threaded="on", thread_cpus="numa-local")
+    assert list(found.values()) == ["4", "5", "6", "7", "4", "5"]
+    wide = threads(start, threaded="on", thread_cpus="numa-local", thread_spread="all")
+    assert set(wide.values()) == {"4-7"}
+
+
+def test_pollers_get_cores_of_their_own_and_their_siblings_stay_idle() -> None:
+    start = host(cpus=simhost.topology(16, smt=2))
+    options = {"threaded": "on@0-1,busy-poll@2-3", "thread_cpus": "auto", "irq_cpus": "auto"}
+    found = {name: int(str(cpu)) for name, cpu in threads(start, **options).items()}
+    pollers = {found["eth0/rx2"], found["eth0/rx3"]}
+    cores = [n // 2 for n in found.values()]
+    assert len(set(cores)) == 4 and 0 not in {n // 2 for n in pollers}
+
+
+def test_interrupts_of_other_lanes_avoid_the_pollers_cores() -> None:
+    start = host(simhost.link(queues=2), SECOND, cpus=SMT)
+    options = {"threaded": "busy-poll@0", "thread_cpus": "2,4", "irq_cpus": "auto"}
+    found = planned(start, "irq-cpus", **options)
+    others = {cpu for name, cpu in found.items() if not name.endswith("rx0")}
+    assert others.isdisjoint({"2", "3", "4", "5"})
+
+
+def test_never_two_pollers_on_one_core_unless_asked() -> None:
+    start = host(cpus=SMT)
+    found = threads(start, threaded="busy-poll@0-2", thread_cpus="auto")
+    assert sorted(map(str, found.values())) == ["2", "4", "6"]
+    crowd = host(simhost.link(queues=5), cpus=SMT)
+    error = refusal(crowd, threaded="busy-poll", thread_cpus="auto")
+    assert "share one core" in str(error) and "name both CPUs" in str(error)
+    named = decide(start, asked(threaded="busy-poll@0-1", thread_cpus="2-3"))
+    assert any("share one core" in w for w in named.warnings)
+
+
+def test_a_queue_more_moves_few_threads() -> None:
+    cpus = simhost.topology(32)
+    fewer, more = (
+        threads(host(simhost.link(queues=n), SECOND, cpus=cpus), threaded="on", thread_cpus="auto")
+        for n in (4, 5)
+    )
+    assert {name: more[name] for name in fewer} == fewer
+
+
+def test_devices_go_to_different_cpus() -> None:
+    start = host(simhost.link(), SECOND, cpus=simhost.topology(16))
+    found = threads(start, threaded="busy-poll", thread_cpus="auto")
+    assert len(set(found.values())) == 8
+
+
+@given(
+    st.integers(2, 24),
+    st.sampled_from([1, 2]),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    st.sampled_from(topology.PLACEMENTS),
+    st.sampled_from(["on", "busy-poll@1-,on@0"]),
+)
+def test_every_placement_keeps_the_rules(
+    count: int, smt: int, nodes: int, queues: list[int], placement: str, modes: str
+) -> None:
+    """CPUs are online; no two pollers share a core; applying again changes nothing."""
+    cpus = caches(simhost.topology(count, smt=smt, nodes=nodes), 4)
+    links = [
+        simhost.link(f"eth{n}", size, ifindex=n + 2, base=1000 * (n + 9), node=n % nodes)
+        for n, size in enumerate(queues)
+    ]
+    wanted = asked(threaded=modes, thread_cpus=placement, irq_cpus=placement)
+    sim, store = SimHost(host(*links, cpus=cpus)), MemoryStore()
+    try:
+        done = apply(sim, store, wanted)
+    except RxlaneError as error:
+        assert error.kind.refused
+        assume(False)
+        raise
+    found = {c.target: c.after for c in (*done.plan.changes, *done.plan.holds)}
+    bound = [
+        int(str(value))
+        for target, value in found.items()
+        if target.item == "thread-cpus" and found[replace(target, item="threaded")] == "busy-poll"
+    ]
+    assert len(set(bound)) == len(bound) and set(bound) <= set(cpus.online)
+    assert topology.siblings_among(cpus, bound) is None
+    assert apply(sim, store, wanted).written == 0
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+def test_realtime_on_the_sibling_of_the_last_housekeeping_cpus() -> None:
+    """CPUs 0, 2, 4 and 6 are the host's; with 1, 3, 5 and 7 real-time none of them has a core."""
+    start = host(cpus=simhost.topology(8, smt=2, isolated=(1, 3, 5, 7)))
+    error = refusal(start, threaded="on", thread_cpus="1,3,5,7", **FIFO)
+    assert "SMT siblings of every housekeeping CPU" in str(error)
+    assert threads(start, threaded="on@1-", thread_cpus="3,5,7", **FIFO)
+    auto = threads(start, threaded="on@1-3", thread_cpus="auto", **FIFO)
+    assert "1" not in auto.values(), "auto leaves CPU 0 its core"
+
+
+def with_irq_thread(irq: int, *cpus: int) -> Snapshot:
+    return replace(host(), irq_threads=(IrqThread(irq, cpus),))
+
+
+def test_priority_50_over_another_interrupts_thread() -> None:
+    options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}
+    error = refusal(with_irq_thread(17, 3, 4), **options)
+    assert "priority 50 on CPU 4 would hold up the thread of IRQ 17" in str(error)
+    assert error.option == "thread_priority" and error.queue == 1
+    assert threads(with_irq_thread(17, 3), **options), "it runs elsewhere"
+    assert threads(with_irq_thread(41, 4), **options), "the lane's own"
+    assert threads(with_irq_thread(17, 4), **(options | {"thread_priority": 49}))
+    fair = options | {"thread_policy": "other", "thread_priority": ""}
+    assert threads(with_irq_thread(17, 4), **fair)
+
+
+def test_priority_99_is_no_value() -> None:
+    with pytest.raises(RxlaneError, match=r"give 1\.\.98"):
+        asked(thread_policy="fifo", thread_priority=99)
+
+
+def test_realtime_where_no_time_is_kept_for_others() -> None:
+    options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}
+    bare = replace(host(), unreserved=(4, 5))
+    error = refusal(bare, **options)
+    assert "nothing keeps time for other tasks on CPU 4" in str(error)
+    assert threads(replace(bare, stalld=True), **options)
+    assert threads(bare, **(options | {"thread_cpus": "6"}))
+    assert threads(bare, threaded="busy-poll@1", thread_cpus="4"), "fair threads share"
+
+
+@pytest.mark.parametrize("name", ["busy_read", "busy_poll"])
+def test_busy_polling_threads_beside_polling_sockets(name: str) -> None:
+    options = {"threaded": "busy-poll@1", "thread_cpus": "4"}
+    assert f"net.core.{name} is 50" in str(refusal(host(), **(options | {name: 50})))
+    start = host()
+    rows = tuple(replace(s, value=50) if s.name.endswith(name) else s for s in start.sysctls)
+    polled = replace(start, sysctls=rows)
+    assert f"set {name}=0" in str(refusal(polled, **options))
+    assert threads(polled, **(options | {name: 0}))
+    assert threads(polled, threaded="on", thread_cpus="4")
+
+
+def test_a_value_that_could_not_be_restored_is_not_written() -> None:
+    """A SCHED_DEADLINE thread keeps everything; so does a feature that waits for another."""
+    sim = SimHost(host())
+    apply(sim, MemoryStore(), asked(threaded="on@0"))
+    pid = next(iter(sim.threads))
+    sim.threads[pid] = replace(sim.threads[pid], policy="deadline")
+    plan = decide(sim.observe(), asked(threaded="on@0", thread_cpus="4", thread_nice=1))
+    assert plan.changes == () and "cannot be restored" in str(plan.skips[0])
