@@ -20,6 +20,14 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write a picture ('-' = stdout)")
     parser.add_argument("--snapshot", metavar="FILE", help="show a recorded host ('-' = stdin)")
     parser.add_argument(
+        "--watch",
+        type=_count,
+        nargs="?",
+        const=0,
+        metavar="COUNT",
+        help="show packets and CPU time of each lane every second, COUNT times or until Ctrl-C",
+    )
+    parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
@@ -27,7 +35,15 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= len(text) <= 9:
+        raise argparse.ArgumentTypeError("not a number of times")
+    return int(text)
+
+
 def map_(args: argparse.Namespace) -> int:
+    if args.watch is not None:
+        return _watch(args)
     snapshot = request.read_snapshot(args.snapshot) if args.snapshot else _observe()
     links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
     if args.svg is not None:
@@ -43,6 +59,24 @@ def map_(args: argparse.Namespace) -> int:
 
         colour, unicode = terminal(sys.stdout, os.environ, args.color)
         sys.stdout.write(table.map_text(snapshot, links, table.Style(colour, unicode)))
+    return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    """Show what the lanes carry, interval by interval, until interrupted or COUNT is reached."""
+    from rxlane import live
+
+    if args.snapshot is not None or args.svg is not None:
+        problem = "--watch is about the running host, in text or with --json"
+        raise RxlaneError(Kind.OPTION, problem, remedy="leave --snapshot and --svg out")
+    snapshot = _observe()
+    links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
+    colour, unicode = terminal(sys.stdout, os.environ, args.color)
+    wanted = live.Wanted([link.name for link in links], args.watch, args.json, colour, unicode)
+    try:
+        live.watch(wanted, sys.stdout)
+    except KeyboardInterrupt:
+        pass  # the way to end it
     return 0
 
 

@@ -26,7 +26,7 @@ def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
 
 
 def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, Any]:
-    return _present(
+    return present(
         {
             "name": link.name,
             "ifindex": link.ifindex,
@@ -48,7 +48,7 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
 
 
 def _sender_plain(queue: Queue) -> dict[str, Any]:
-    return _present(
+    return present(
         {
             "queue": queue.index,
             "xps-cpus": _plain_list(queue.xps_cpus),
@@ -94,8 +94,9 @@ def _lane_plain(lane: Lane) -> dict[str, Any]:
             "nice": thread.nice,
             "cpus": list(thread.cpus),
         }
-    return _present(plain)
+    return present(plain)
 
 
-def _present(plain: dict[str, Any]) -> dict[str, Any]:
+def present(plain: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is not known."""
     return {key: value for key, value in plain.items() if value is not None}

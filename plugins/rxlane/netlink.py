@@ -316,6 +316,20 @@ def pack_napi_set(napi_id: int, values: Mapping[int, int]) -> bytes:
     return body
 
 
+RX = u.NETDEV_QUEUE_TYPE.index("rx")
+
+
+def parse_qstats(body: bytes) -> tuple[tuple[int, int], int] | None:
+    """Return ((ifindex, RX queue), packets), None for a TX queue or one without a count."""
+    found = {n: attr_uint(p) for n, p in parse_attrs(body, _GENL.size)}
+    names = (u.NETDEV_A_QSTATS_IFINDEX, u.NETDEV_A_QSTATS_QUEUE_ID)
+    packets = found.get(u.NETDEV_A_QSTATS_RX_PACKETS)
+    kind = found.get(u.NETDEV_A_QSTATS_QUEUE_TYPE)
+    if packets is None or kind != RX or any(name not in found for name in names):
+        return None
+    return (found[names[0]], found[names[1]]), packets
+
+
 class Generic:
     """A generic netlink family as the caller's network namespace has it."""
 
@@ -386,6 +400,14 @@ class Netdev(Generic):
 
     def queues(self) -> list[QueueRow]:
         return [parse_queue(b) for b in self.dump(u.NETDEV_CMD_QUEUE_GET, "queue-get")]
+
+    def received(self) -> dict[tuple[int, int], int]:
+        """Return packets by (ifindex, RX queue), of the drivers that count them so."""
+        scope = pack_attr(u.NETDEV_A_QSTATS_SCOPE, struct.pack("=I", u.NETDEV_QSTATS_SCOPE_QUEUE))
+        found = (
+            parse_qstats(body) for body in self.dump(u.NETDEV_CMD_QSTATS_GET, "qstats-get", scope)
+        )
+        return {row[0]: row[1] for row in found if row is not None}
 
     def napi_set(self, napi_id: int, values: Mapping[int, int]) -> None:
         """Set attributes of one NAPI; UNSUPPORTED without the op, KERNEL when it is refused."""

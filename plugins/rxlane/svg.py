@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture
 from rxlane.marks import CONFLICT
-from rxlane.model import REALTIME, Cpu, Link, Snapshot
+from rxlane.model import MODES, Cpu, Link, Snapshot
 from rxlane.picture import (
     CARD_HEAD,
     CARD_WIDTH,
@@ -36,12 +36,12 @@ from rxlane.picture import (
     Picture,
     Strand,
 )
+from rxlane.table import MODE_WORDS, policy_text
 
 SANS = "'DejaVu Sans', 'Noto Sans', Verdana, sans-serif"
 INK, SOFT, FAINT, LINE = "#1f2933", "#5f6c7b", "#9aa5b1", "#d5dbe3"
 PAPER, BAND, CARD, CORE = "#ffffff", "#f4f6f9", "#ffffff", "#e6eaf0"
 MODE_FILL = {"off": "#8794a5", "on": "#0072b2", "busy-poll": "#e69f00"}
-MODE_NAME = {"off": "softirq", "on": "threaded", "busy-poll": "busy-poll"}
 IRQ_LINE = "#9aa5b1"
 HOP_LINE, CONFLICT_LINE = "#d55e00", "#c1121f"
 ISOLATED_FILL, OFFLINE_FILL = "#f1e6f2", "#eceff3"
@@ -124,8 +124,9 @@ class _Drawing:
         topology = self._shown.snapshot.topology
         nodes = len({cpu.node for cpu in topology.cpus})
         rows = [row for band in self._shown.bands for card in band.cards for row in card.rows]
-        modes = Counter(MODE_NAME[row.place.lane.mode or "off"] for row in rows)
-        lanes = ", ".join(f"{modes[name]} {name}" for name in MODE_NAME.values() if modes[name])
+        modes = Counter(MODE_WORDS[row.place.lane.mode or "off"] for row in rows)
+        names = [MODE_WORDS[mode] for mode in MODES]
+        lanes = ", ".join(f"{modes[name]} {name}" for name in names if modes[name])
         parts = [
             f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}",
             f"isolated {cpulist.render(topology.isolated)}" if topology.isolated else "",
@@ -168,7 +169,7 @@ class _Drawing:
         fill, pill = MODE_FILL[mode], row.height - 5
         self._rect(CARD_X + 146, middle - pill / 2, 70, pill, fill, rx=f"{pill / 2:g}")
         ink = INK if mode == "busy-poll" else "#ffffff"
-        self._write(CARD_X + 181, base, MODE_NAME[mode], size - 1, ink, text_anchor="middle")
+        self._write(CARD_X + 181, base, MODE_WORDS[mode], size - 1, ink, text_anchor="middle")
         for x, width, text in zip(LANE_X, LANE_WIDTH, _way(row), strict=True):
             self._write(CARD_X + x, base, _fit(text, size, width), size, SOFT)
         port = SubElement(self._root, "circle", cx=f"{CARD_X + CARD_WIDTH:g}", cy=f"{middle:g}")
@@ -270,9 +271,9 @@ class _Drawing:
         """Explain what is to be seen, and nothing else."""
         shown, x = self._shown, float(MARGIN)
         modes = {strand.mode for strand in shown.strands}
-        for mode, name in MODE_NAME.items():
+        for mode in MODES:
             if mode in modes:
-                x = self._key(x, y, f"polled: {name}", MODE_FILL[mode], "2.5")
+                x = self._key(x, y, f"polled: {MODE_WORDS[mode]}", MODE_FILL[mode], "2.5")
         if "irq" in modes:
             x = self._key(x, y, "interrupt, polled elsewhere", IRQ_LINE, "1.5", "4 3")
         if any(strand.crosses for strand in shown.strands):
@@ -317,9 +318,7 @@ def _way(row: LaneRow) -> tuple[str, str, str]:
     """A lane's scheduling class, interrupt and RPS; empty for what it has not."""
     lane, sched = row.place.lane, ""
     if row.place.threaded and lane.thread is not None:
-        thread = lane.thread
-        number = thread.priority if thread.policy in REALTIME else thread.nice
-        sched = f"{thread.policy}/{number}" if number else thread.policy
+        sched = policy_text(lane.thread)
     irq = "" if lane.queue.irq is None else f"IRQ {lane.queue.irq}"
     rps = cpulist.render(lane.queue.rps_cpus or ())
     return sched, irq, f"RPS {rps}" if rps else ""

@@ -65,16 +65,20 @@ def _cell(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
-def _mode(mode: str | None) -> str:
-    return {"off": "softirq", "on": "threaded", None: "-"}.get(mode, mode or "-")
+MODE_WORDS = {"off": "softirq", "on": "threaded", "busy-poll": "busy-poll", None: "-"}
 
 
-def _class(thread: Thread | None) -> str:
+def policy_text(thread: Thread | None) -> str:
     """`fifo/50` for a priority, `other/-5` for a nice level, the bare class without either."""
     if thread is None:
         return "-"
     number = thread.priority if thread.policy in REALTIME else thread.nice
     return f"{thread.policy}/{number}" if number else thread.policy
+
+
+def short_list(numbers: Iterable[int], width: int) -> str:
+    """Return the list, cut with `+` where it is longer than width."""
+    return _fit(_cell(cpulist.render(numbers)), width).rstrip()
 
 
 def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str:
@@ -93,10 +97,10 @@ def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ..
         _cell(queue.napi_id),
         _cell(queue.irq),
         _cell(cpulist.render(cpus)),
-        _mode(lane.mode),
+        MODE_WORDS.get(lane.mode, "-"),
         _cell(None if lane.napi is None else lane.napi.pid),
         _cell(None if thread is None else cpulist.render(thread.cpus)),
-        _class(thread),
+        policy_text(thread),
         _nodes(snapshot, used, link.node),
         sign,
     )
@@ -112,7 +116,7 @@ def _rest(link: Link) -> list[tuple[str, ...]]:
             str(n.napi_id),
             _cell(n.irq),
             "-",
-            _mode(napi_mode(link, n)),
+            MODE_WORDS.get(napi_mode(link, n), "-"),
             _cell(n.pid),
             "-",
             "-",

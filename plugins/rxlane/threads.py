@@ -56,6 +56,13 @@ def affinity(pid: int) -> tuple[int, ...] | None:
         return None
 
 
+def cpu_ticks(sysfs: Sysfs, pid: int) -> int | None:
+    """Return the CPU time a thread has had, in clock ticks; None when it is gone."""
+    rest = (sysfs.read(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+    # utime is field 14 of proc_pid_stat(5), stime 15; rest starts at 3.
+    return int(rest[11]) + int(rest[12]) if len(rest) > 12 else None
+
+
 def set_cpus(pid: int, cpus: Iterable[int]) -> None:
     wanted = set(cpus)
     try:

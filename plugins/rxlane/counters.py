@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reads what `rxlane map --watch` counts: packets, interrupts, CPU time of threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from rxlane.gstats import Driver
+from rxlane.model import Link, Snapshot
+from rxlane.netlink import Netdev
+from rxlane.rates import Counts, Sample
+from rxlane.sysfs import Sysfs
+from rxlane.threads import cpu_ticks
+
+NETDEV, DRIVER, DEVICE = "netdev", "driver", "device"
+
+
+class Counters:
+    """Where a device's packets are counted is found at each sample: drivers come and go."""
+
+    def __init__(self, root: str | Path = "/") -> None:
+        self._sysfs = Sysfs(root)
+        self._netdev = Netdev()
+        self._driver = Driver()
+        self._ticks = os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self._netdev.close()
+        self._driver.close()
+
+    def sample(self, snapshot: Snapshot, links: Iterable[Link]) -> Sample:
+        """Count once for these links; what is not counted anywhere is absent."""
+        own = list(links)
+        irqs = {q.irq for link in own for q in link.queues if q.kind == "rx" and q.irq}
+        received = self._netdev.received()
+        counts = {link.name: self._counts(link, received) for link in own}
+        threads = ((t.pid, cpu_ticks(self._sysfs, t.pid)) for t in snapshot.threads)
+        seconds = {pid: ticks / self._ticks for pid, ticks in threads if ticks is not None}
+        return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds)
+
+    def _counts(self, link: Link, received: dict[tuple[int, int], int]) -> Counts:
+        """Take the queues' counts from the kernel, else the driver, else the device's own."""
+        total = self._sysfs.number(f"sys/class/net/{link.name}/statistics/rx_packets")
+        own = {q: n for (ifindex, q), n in received.items() if ifindex == link.ifindex}
+        if own:
+            return Counts(own, total, NETDEV)
+        told = self._driver.received(link.name)
+        if told:
+            return Counts(told, total, DRIVER)
+        if link.count("rx") == 1 and total is not None:
+            return Counts({0: total}, total, DEVICE)
+        return Counts({}, total, None)
+
+    def _interrupts(self, wanted: Collection[int]) -> dict[int, int]:
+        """Return how often each interrupt came, on all CPUs together."""
+        found: dict[int, int] = {}
+        for line in (self._sysfs.read("proc/interrupts") or "").splitlines()[1:]:
+            name, _, rest = line.partition(":")
+            if not name.strip().isdigit() or int(name) not in wanted:
+                continue
+            total = 0
+            for word in rest.split():
+                if not word.isdigit():
+                    break
+                total += int(word)
+            found[int(name)] = total
+        return found

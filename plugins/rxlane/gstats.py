@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A driver's own counters, `ethtool -S`: the only opener of the ethtool ioctl.
+
+Of these there is no netlink command. Names differ from driver to driver; counters_of() knows the
+common spellings of "packets that RX queue N received".
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import re
+import socket
+import struct
+from collections.abc import Iterable
+
+from rxlane import uapi as u
+
+# virtio "rx0_packets" and "rx_queue_0_packets", mlx5 "rx0_packets", ixgbe and igb
+# "rx_queue_0_packets", i40e and ice "rx-0.packets" and "rx_queue_0_packets", ena
+# "queue_0_rx_cnt", bnxt "[0]: rx_ucast_packets", gve "rx_packets[0]", tg3 none.
+_PACKETS = re.compile(
+    r"rx[-_]?(?:queue[-_])?(\d+)[._](?:rx_)?packets|queue_(\d+)_rx_cnt|rx_packets\[(\d+)\]"
+    r"|\[(\d+)\]: rx_ucast_packets"
+)
+MOST = 1 << 16  # counters of a device; a driver that says more is not believed
+
+
+def packets_of(counters: Iterable[tuple[str, int]]) -> dict[int, int]:
+    """Return packets by RX queue, as far as the names tell."""
+    found = {}
+    for name, value in counters:
+        match = _PACKETS.fullmatch(name)
+        if match is not None:
+            found[int(next(group for group in match.groups() if group is not None))] = value
+    return found
+
+
+class Driver:
+    """Reads counters; names are asked for once a device, as they do not change while it is up."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._names: dict[tuple[str, int], list[str]] = {}
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def received(self, device: str) -> dict[int, int]:
+        """Return packets by RX queue; empty for a driver that does not say."""
+        count = self._count(device)
+        if not 0 < count <= MOST:
+            return {}
+        if (device, count) not in self._names:
+            self._names[device, count] = self._strings(device, count)
+        head = struct.pack("=II", u.ETHTOOL_GSTATS, count)
+        data = self._call(device, head + bytes(8 * count))
+        if data is None:
+            return {}
+        values = struct.unpack_from(f"={count}Q", data, len(head))
+        return packets_of(zip(self._names[device, count], values, strict=True))
+
+    def _count(self, device: str) -> int:
+        head = struct.pack("=IIQ", u.ETHTOOL_GSSET_INFO, 0, 1 << u.ETH_SS_STATS)
+        data = self._call(device, head + bytes(4))
+        if data is None or not struct.unpack_from("=IIQ", data)[2]:
+            return 0
+        return int(struct.unpack_from("=I", data, len(head))[0])
+
+    def _strings(self, device: str, count: int) -> list[str]:
+        head = struct.pack("=III", u.ETHTOOL_GSTRINGS, u.ETH_SS_STATS, count)
+        data = self._call(device, head + bytes(u.ETH_GSTRING_LEN * count)) or b""
+        rows = (
+            data[len(head) + n * u.ETH_GSTRING_LEN :][: u.ETH_GSTRING_LEN] for n in range(count)
+        )
+        return [row.partition(b"\0")[0].decode("ascii", "replace") for row in rows]
+
+    def _call(self, device: str, request: bytes) -> bytes | None:
+        """Make one SIOCETHTOOL; None when the device or its driver does not have it."""
+        buffer = array.array("B", request)
+        name = device.encode()[: u.IFNAMSIZ - 1].ljust(u.IFNAMSIZ, b"\0")
+        ifreq = struct.pack("16sP", name, buffer.buffer_info()[0]).ljust(40, b"\0")
+        try:
+            fcntl.ioctl(self._socket, u.SIOCETHTOOL, ifreq)
+        except OSError:
+            return None
+        return buffer.tobytes()

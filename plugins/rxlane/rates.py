@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Two samples to what each lane carried between them, as text and as plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rxlane.mapjson import present
+from rxlane.marks import Place, places
+from rxlane.model import Link, Snapshot
+from rxlane.table import MODE_WORDS, PLAIN, Style, policy_text, short_list
+
+HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thread CPU")
+BAR = 10  # characters of a whole CPU
+SOURCE = {
+    "netdev": "counted by queue (netdev)",
+    "driver": "counted by queue (driver)",
+    "device": "counted by device",
+    None: "not counted by queue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Packets that a device received, by RX queue as far as source (see SOURCE) says."""
+
+    queues: Mapping[int, int]
+    total: int | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counters at one moment, in seconds of a steady clock. seconds: CPU time by pid."""
+
+    at: float
+    counts: Mapping[str, Counts]
+    interrupts: Mapping[int, int]
+    seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a lane did in a second; None where nobody counts. cpu: share of a CPU, 0..1."""
+
+    place: Place
+    packets: float | None
+    interrupts: float | None
+    cpu: float | None
+
+
+def _gain(
+    before: Mapping[Any, float], after: Mapping[Any, float], key: Any, span: float
+) -> float | None:
+    """The growth in a second; none when a counter is new or began anew (a driver's reset)."""
+    if key not in before or key not in after or after[key] < before[key] or span <= 0:
+        return None
+    return (after[key] - before[key]) / span
+
+
+def rates(snapshot: Snapshot, link: Link, before: Sample, after: Sample) -> Iterator[Rate]:
+    """Yield the rates of a link's lanes; queues that share a NAPI are counted together."""
+    span = after.at - before.at
+    first = before.counts.get(link.name, Counts({}, None, None))
+    last = after.counts.get(link.name, Counts({}, None, None))
+    for place in places(snapshot):
+        if place.link is not link:
+            continue
+        queues = [
+            q.index
+            for q in link.queues
+            if q.kind == "rx"
+            and (
+                q is place.lane.queue
+                or (q.napi_id is not None and q.napi_id == place.lane.queue.napi_id)
+            )
+        ]
+        gains = [_gain(first.queues, last.queues, queue, span) for queue in queues]
+        known = [gain for gain in gains if gain is not None]
+        pid = place.lane.thread.pid if place.lane.thread is not None else None
+        cpu = _gain(before.seconds, after.seconds, pid, span)
+        yield Rate(
+            place,
+            sum(known) if known else None,
+            _gain(before.interrupts, after.interrupts, place.lane.queue.irq, span),
+            None if cpu is None else min(cpu, 1.0),
+        )
+
+
+def screen(
+    snapshot: Snapshot,
+    links: Sequence[Link],
+    before: Sample,
+    after: Sample,
+    style: Style = PLAIN,
+) -> str:
+    """Return what a person watches: a table for each device that is up."""
+    lines: list[str] = []
+    for link in (link for link in links if link.up):
+        if lines:
+            lines.append("")
+        counts = after.counts.get(link.name, Counts({}, None, None))
+        lines.append(_head(link, before, after, counts, style))
+        rows = [HEADINGS, *(_row(rate) for rate in rates(snapshot, link, before, after))]
+        lines += _table(rows, style)
+    return "\n".join(lines) + "\n"
+
+
+def _head(link: Link, before: Sample, after: Sample, counts: Counts, style: Style) -> str:
+    past = before.counts.get(link.name)
+    rate = None
+    if past is not None and past.total is not None and counts.total is not None:
+        rate = _gain({0: past.total}, {0: counts.total}, 0, after.at - before.at)
+    name = style.paint(link.name, "heading")
+    return f"{name}: {_number(rate)} packets/s, {SOURCE[counts.source]}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _row(rate: Rate) -> tuple[str, ...]:
+    lane = rate.place.lane
+    share = "-" if rate.cpu is None else f"{rate.cpu:4.0%} {'#' * round(rate.cpu * BAR)}"
+    return (
+        f"rx{lane.queue.index}",
+        MODE_WORDS.get(lane.mode, "-"),
+        short_list(rate.place.poll_cpus, 11),
+        policy_text(lane.thread),
+        _number(rate.packets),
+        _number(rate.interrupts),
+        share.rstrip(),
+    )
+
+
+RIGHT = (4, 5)
+
+
+def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(width) if i in RIGHT else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        if number:
+            cells[1] = style.paint(cells[1], row[1])
+            if style.unicode:
+                cells[-1] = cells[-1].replace("#", "\u2588")
+        lines.append(" ".join(cells).rstrip())
+    return lines
+
+
+def plain(
+    snapshot: Snapshot, links: Sequence[Link], before: Sample, after: Sample
+) -> dict[str, Any]:
+    """Return one interval for programs; what nobody counts is absent."""
+    lanes = [
+        present(
+            {
+                "device": link.name,
+                "queue": rate.place.lane.queue.index,
+                "mode": rate.place.lane.mode,
+                "packets": rate.packets,
+                "interrupts": rate.interrupts,
+                "cpu": rate.cpu,
+            }
+        )
+        for link in links
+        for rate in rates(snapshot, link, before, after)
+    ]
+    return {"seconds": after.at - before.at, "lanes": lanes}
