@@ -35,7 +35,9 @@ def shipped() -> list[Path]:
     profiles = [path for path in (TREE / "tuned-profiles").rglob("*") if path.is_file()]
     plugins = (TREE / "plugins" / "tuned").glob("plugin_*.py")
     manuals = (TREE / "plugins" / "doc").glob("*.[1-9]")
-    found = [path for path in (*profiles, *plugins, *manuals) if path.suffix != ".md"]
+    completions = (TREE / "plugins" / "completion").iterdir()
+    parts = (*profiles, *plugins, *manuals, *completions)
+    found = [path for path in parts if path.suffix != ".md"]
     return sorted(path.relative_to(TREE) for path in found)
 
 
