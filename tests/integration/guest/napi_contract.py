@@ -3,7 +3,7 @@
 """Ask the running kernel what it answers to NETDEV_CMD_NAPI_SET; print one JSON object.
 
 Stand-alone: runs in the guest, imports nothing of rxlane, needs root and netdevsim.
-Each key is a case; each value holds ``errno`` (positive, 0 is success), ``msg``, ``offs``
+An answer holds ``errno`` (positive, 0 is success), ``msg``, ``offs``
 (byte offset of the offending attribute in the request) and ``miss`` (missing attribute's type).
 Numbers: include/uapi/linux/{netlink,genetlink,netdev}.h.
 """
@@ -23,7 +23,20 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_CAPPED, NLM_F_ACK_TLVS = 1, 4, 0x300, 0x100, 0x200
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 3, 1, 2
 NAPI_GET, NAPI_SET = 11, 14
-A_IFINDEX, A_ID, A_IRQ, A_DEFER, A_FLUSH, A_THREADED = 1, 2, 3, 5, 6, 8
+A_IFINDEX, A_ID, A_IRQ, A_PID, A_DEFER, A_FLUSH, A_SUSPEND, A_THREADED = range(1, 9)
+# The attributes of a NAPI: number and largest value that is taken (of the type, if no other is).
+U32_MAX = (1 << 32) - 1
+ATTRIBUTES = {
+    "ifindex": (A_IFINDEX, 0x7FFFFFFF),
+    "id": (A_ID, U32_MAX - 1),
+    "irq": (A_IRQ, U32_MAX - 1),
+    "pid": (A_PID, U32_MAX - 1),
+    "defer-hard-irqs": (A_DEFER, 0x7FFFFFFF),
+    "gro-flush-timeout": (A_FLUSH, U32_MAX),
+    "irq-suspend-timeout": (A_SUSPEND, U32_MAX),
+    "threaded": (A_THREADED, 2),
+}
+UNKNOWN_ID = 0x7FFFFFF0
 CLONE_NEWNET = 0x40000000
 HDR = 20  # struct nlmsghdr and struct genlmsghdr together
 
@@ -111,52 +124,42 @@ def mode(netdev: Netdev, device: str, napi_id: int) -> tuple[int | None, bool]:
     raise SystemExit(f"NAPI {napi_id} of {device} is gone")
 
 
-def values(netdev: Netdev, napi: int) -> dict[str, Answer]:
-    """Every settable attribute by length and by value."""
+def payloads(top: int) -> dict[str, bytes]:
+    """What an attribute may hold, by its length (of zeros) and by its value in 4 or 8 bytes."""
+    found = {f"length {length}": b"\0" * length for length in (0, 1, 2, 3, 4, 8)}
+    for name, value in (("max", top), ("max + 1", top + 1)):
+        found[name] = struct.pack("Q" if value >= 1 << 32 else "I", value)
+    return found
+
+
+def table(netdev: Netdev, napi: int) -> dict[str, Answer]:
+    """Each attribute of the family's NAPI with each payload, and left out, to NAPI ``napi``."""
     ident = attr(A_ID, u32(napi))
-    out: dict[str, Answer] = {}
-    for name, kind in (("threaded", A_THREADED), ("defer", A_DEFER), ("flush", A_FLUSH)):
-        for length in (0, 1, 2, 3, 4, 8):
-            body = ident + attr(kind, b"\0" * length)
-            out[f"{name}/length {length}"] = netdev.napi_set(body)
-    for name, kind, value in (
-        ("threaded", A_THREADED, 1),
-        ("threaded", A_THREADED, 0),
-        ("threaded", A_THREADED, 3),
-        ("threaded", A_THREADED, 0xFFFFFFFF),
-        ("defer", A_DEFER, 0x7FFFFFFF),
-        ("defer", A_DEFER, 0x80000000),
-        ("defer", A_DEFER, 0),
-        ("flush", A_FLUSH, 0xFFFFFFFF),
-        ("flush", A_FLUSH, 0),
-    ):
-        out[f"{name}/value {value}"] = netdev.napi_set(ident + attr(kind, u32(value)))
+    out = {"id absent": netdev.napi_set(attr(A_THREADED, u32(1)))}
+    out["all else absent"] = netdev.napi_set(ident)
+    for name, (kind, top) in ATTRIBUTES.items():
+        for what, payload in payloads(top).items():
+            body = attr(kind, payload) if kind == A_ID else ident + attr(kind, payload)
+            out[f"{name} {what}"] = netdev.napi_set(body)
+        if kind not in (A_ID, A_IFINDEX, A_IRQ, A_PID):
+            netdev.napi_set(ident + attr(kind, u32(0)))
     return out
 
 
-def identities(netdev: Netdev, napi: int) -> dict[str, Answer]:
-    threaded = attr(A_THREADED, u32(1))
-    return {
-        "no attribute": netdev.napi_set(b""),
-        "id missing": netdev.napi_set(threaded),
-        "only id": netdev.napi_set(attr(A_ID, u32(napi))),
-        "id 0": netdev.napi_set(attr(A_ID, u32(0)) + threaded),
-        "id unknown": netdev.napi_set(attr(A_ID, u32(0x7FFFFFF0)) + threaded),
-        "irq refused": netdev.napi_set(attr(A_ID, u32(napi)) + attr(A_IRQ, u32(1))),
-    }
-
-
-def asked_by_child(prepare: Callable[[], None], napi: int) -> Answer:
-    """The answer that a child gets to "threaded=1" after ``prepare`` changed what it may do."""
+def asked_by_child(prepare: Callable[[], None], napi: int) -> dict[str, Answer]:
+    """table() as a child gets it after ``prepare`` changed what it may do."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(read_end)
         prepare()
-        body = attr(A_ID, u32(napi)) + attr(A_THREADED, u32(1))
-        os.write(write_end, json.dumps(Netdev().napi_set(body)).encode())
+        with os.fdopen(write_end, "w") as answers:
+            json.dump(table(Netdev(), napi), answers)
         os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        answer: dict[str, Answer] = json.load(pipe)
     os.waitpid(child, 0)
-    answer: Answer = json.loads(os.read(read_end, 65536))
     return answer
 
 
@@ -192,12 +195,15 @@ def main() -> int:
         raise SystemExit(f"{device}: 4 NAPIs expected, {ids} reported")
     answers: dict[str, object] = {"dump descends": ids == sorted(ids, reverse=True)}
     answers["effects"] = effects(netdev, device, ids[0], ids[1])
-    answers.update(values(netdev, ids[0]))
-    answers.update(identities(netdev, ids[0]))
-    answers["foreign namespace"] = asked_by_child(enter_new_namespace, ids[0])
-    answers["no capability"] = asked_by_child(become_nobody, ids[0])
+    tables = {
+        "up": table(netdev, ids[0]),
+        "unknown id": table(netdev, UNKNOWN_ID),
+        "foreign namespace": asked_by_child(enter_new_namespace, ids[0]),
+        "no capability": asked_by_child(become_nobody, ids[0]),
+    }
     subprocess.run(["ip", "link", "set", device, "down"], check=True)
-    answers["down"] = netdev.napi_set(attr(A_ID, u32(ids[0])) + attr(A_THREADED, u32(1)))
+    tables["down"] = table(netdev, ids[0])
+    answers["tables"] = tables
     answers["down dump"] = len(netdev.napis(socket.if_nametoindex(device)))
     Path("/sys/bus/netdevsim/del_device").write_text("77")
     json.dump(answers, sys.stdout, indent=1)

@@ -18,15 +18,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from napi_contract import A_ID, A_THREADED, Netdev, attr, u32  # type: ignore[import-not-found]
+from napi_contract import A_ID, A_PID, A_THREADED, Netdev, attr, u32  # type: ignore[import-not-found]
 
 NSIM_ID = 78
-A_PID = 4
 OFF, ON, BUSY = 0, 1, 2
 # Seconds that networkd may take to give the interface its address anew after a link change.
 REACHED_S = 60
 
 Scheduling = list[int | list[int]]
+
+
+def scheduling_of(pid: int) -> Scheduling:
+    return [
+        os.sched_getscheduler(pid),
+        os.sched_getparam(pid).sched_priority,
+        os.getpriority(os.PRIO_PROCESS, pid),
+        sorted(os.sched_getaffinity(pid)),
+    ]
 
 
 class Lane:
@@ -54,13 +62,7 @@ class Lane:
         return pid
 
     def scheduling(self) -> Scheduling:
-        pid = self.pid()
-        return [
-            os.sched_getscheduler(pid),
-            os.sched_getparam(pid).sched_priority,
-            os.getpriority(os.PRIO_PROCESS, pid),
-            sorted(os.sched_getaffinity(pid)),
-        ]
+        return scheduling_of(self.pid())
 
     def give(self, policy: int, priority: int, nice: int, cpu: int) -> None:
         pid = self.pid()
