@@ -16,7 +16,6 @@ from lab.progress import step, tool
 PATCHES = TREE / "iproute2-patches"
 PATCH = PATCHES / "0001-ip-link-set-and-show-threaded-NAPI.patch"
 FUZZER = PATCHES / "tests" / "fuzz-napi.c"
-PRELOAD = PATCHES / "tests" / "netdev-log.c"
 
 # The versions whose source apt serves, and the release that has it.
 SUITES = {"6.1.0": "bookworm", "7.2.0": "forky"}
@@ -116,14 +115,3 @@ def testsuite(version: str, patched: bool = True) -> Path:
 
 def fuzzer() -> Path:
     return ip("6.1.0", "asan").with_name("fuzz-napi")
-
-
-def preload() -> Path:
-    """The library that logs ip's requests to the netdev family and lets one of them fail."""
-    source = PRELOAD.read_text()
-
-    def compile_it(folder: Path) -> None:
-        tool(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", PRELOAD,
-              "-o", folder / "netdev-log.so"])  # fmt: skip
-
-    return built("iproute2", digest(["preload", source]), compile_it) / "netdev-log.so"

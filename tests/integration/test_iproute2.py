@@ -18,6 +18,7 @@ from pathlib import Path
 import iproute2_tool as tool
 import pytest
 from iproute2_space import ENV, GRO, Done, Space, checked, run, space
+from netdev_requests import NAPI_GET, QUEUE_GET, preloaded
 from tool_schema import link_faults
 
 from conftest import missing, older_kernel
@@ -25,7 +26,6 @@ from conftest import missing, older_kernel
 QUEUES = 4
 DEVICES = {"lo", "v0", "v1", "d0", "d1"}
 BUILDS = [("7.2.0", "gcc"), ("6.1.0", "asan")]
-NAPI_GET, QUEUE_GET, NAPI_SET = "11", "10", "14"
 
 
 @pytest.fixture(scope="module", params=BUILDS, ids="-".join)
@@ -214,20 +214,14 @@ def test_forced_batch_goes_on_after_wrong_lines(ns: Space) -> None:
 def test_one_dump_a_process(ns: Space, tmp_path: Path, words: list[str], asked: list[str]) -> None:
     log = tmp_path / "log"
     log.touch()
-    done = ns(*words, env=preloaded(ns, NETDEV_LOG=str(log)))
+    done = ns(*words, env=preloaded(ns.ip, NETDEV_LOG=str(log)))
     assert done.returncode == 0, done
     assert log.read_text().split() == asked
 
 
-def preloaded(ns: Space, **variables: str) -> dict[str, str]:
-    """The environment with the logging library; AddressSanitizer's runtime must come first."""
-    first = [line.split()[2] for line in checked(["ldd", ns.ip]).splitlines() if "libasan" in line]
-    return {"LD_PRELOAD": " ".join([*first, str(tool.preload())]), **variables}
-
-
 def test_monitor_says_nothing_of_napis(ns: Space, tmp_path: Path) -> None:
     log, said = tmp_path / "log", tmp_path / "said"
-    env = {**ENV, **preloaded(ns, NETDEV_LOG=str(log))}
+    env = {**ENV, **preloaded(ns.ip, NETDEV_LOG=str(log))}
     with said.open("w") as sink:
         watch = subprocess.Popen(
             [ns.ip, "-n", ns.name, "-d", "-d", "monitor", "link"], env=env, stdout=sink
@@ -285,7 +279,7 @@ def test_partial_failure_says_how_many_and_a_second_call_finishes(
     ns: Space, foreign: Space
 ) -> None:
     third = foreign.napis()["s0"][2]["id"]
-    done = in_foreign(ns, foreign, "s0", "threaded", "on", **preloaded(ns, FAIL_NTH="3"))
+    done = in_foreign(ns, foreign, "s0", "threaded", "on", **preloaded(ns.ip, FAIL_NTH="3"))
     assert one_line(done, 2) == (
         f"Error: NAPI {third} on s0: No such file or directory; 2 of {QUEUES} set."
     )
