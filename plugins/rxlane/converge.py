@@ -107,11 +107,25 @@ class Converger:
         """Return the seconds until run() is due, None when nothing is."""
         return None if self._due is None else max(0.0, self._due - self._clock())
 
-    def run(self) -> bool:
-        """Look and put right, if that is due; False when there is nothing to keep any more."""
-        if self._due is None or self._due > self._clock():
+    @property
+    def ripe(self) -> bool:
+        """True when run() would look."""
+        return self._due is not None and self._due <= self._clock()
+
+    def run(self, is_up: Callable[[int], bool] = lambda index: True) -> bool:
+        """Look and put right, if that is due; False when there is nothing to keep any more.
+
+        is_up: whether a link is up by now. One that is not has nothing to lay out, and to plan
+        without it might move what others have.
+        """
+        if not self.ripe:
             return True
         self._due = None
+        still = [e for e in self._events if e.ifindex is None or is_up(e.ifindex)]
+        if self._events and not still:
+            self._events = []
+            return True
+        self._events = still
         self._changes, self._held = {}, {}
         try:
             done = self._replan(self._choose)
@@ -244,13 +258,22 @@ def keep(
     relevant: Callable[[Event], bool],
 ) -> None:
     """Keep a layout until the eventfd stop is written or there is nothing to keep any more."""
-    poller = select.poll()
-    for descriptor in (*sources.descriptors, stop):
-        poller.register(descriptor, select.POLLIN)
-    while converger.run():
+    poller, registered = select.poll(), set[int]()
+    sources.refresh()
+    while True:
+        look = converger.ripe
+        if not converger.run(lambda index: sources.links.is_up(index)):
+            return
+        if look:
+            sources.refresh()
+        wanted = {*sources.descriptors, stop}
+        for descriptor in registered - wanted:
+            poller.unregister(descriptor)
+        for descriptor in wanted - registered:
+            poller.register(descriptor, select.POLLIN)
+        registered = wanted
         seconds = converger.timeout()
-        ready = poller.poll(None if seconds is None else int(1000 * seconds) + 1)
-        for descriptor, _ in ready:
+        for descriptor, _ in poller.poll(None if seconds is None else int(1000 * seconds) + 1):
             if descriptor == stop:
                 os.eventfd_read(stop)
                 return

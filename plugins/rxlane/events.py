@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ class Links:
     @property
     def names(self) -> dict[int, str]:
         return {index: state.name for index, state in self._known.items()}
+
+    def is_up(self, index: int) -> bool:
+        return index in self._known and self._known[index].up
 
     def index(self, name: str) -> int | None:
         return next((i for i, state in self._known.items() if state.name == name), None)
@@ -143,12 +147,67 @@ def uevent(data: bytes, links: Links) -> Event | None:
     return None
 
 
+class Threads:
+    """A descriptor for each NAPI's thread, which becomes readable when the thread ends.
+
+    As many as half of the descriptors that this process may have; the rest is not followed.
+    """
+
+    def __init__(self, threads: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        """threads: returns (pid, ifindex) of those that there are."""
+        self._threads = threads
+        self._open: dict[int, tuple[int, int]] = {}
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return tuple(self._open)
+
+    def refresh(self) -> None:
+        """Follow the threads that there are now."""
+        present = dict(self._threads())
+        for descriptor, (pid, index) in list(self._open.items()):
+            if present.get(pid) == index:
+                del present[pid]
+            else:
+                self._close(descriptor)
+        for pid, index in present.items():
+            if len(self._open) < self._most:
+                try:
+                    self._open[os.pidfd_open(pid)] = (pid, index)
+                except ProcessLookupError:
+                    continue
+
+    def read(self, descriptor: int) -> int | None:
+        """Return the device whose thread ended."""
+        _, index = self._open.get(descriptor, (0, None))
+        self._close(descriptor)
+        return index
+
+    def _close(self, descriptor: int) -> None:
+        if self._open.pop(descriptor, None) is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for descriptor in list(self._open):
+            self._close(descriptor)
+
+
+def napi_threads() -> list[tuple[int, int]]:
+    netdev = netlink.Netdev()
+    try:
+        return [(napi.pid, index) for index, napi in netdev.napis() if napi.pid]
+    finally:
+        netdev.close()
+
+
 class Sources:
     """The sockets that these come by, for the caller's network namespace."""
 
     def __init__(self) -> None:
         self._readers: dict[int, Callable[[bytes], Iterator[Event | None]]] = {}
         self._sockets: dict[int, socket.socket] = {}
+        self._threads = Threads(napi_threads)
         try:
             self._open(u.NETLINK_ROUTE, u.RTNLGRP_LINK, self._link)
             self._open(u.NETLINK_KOBJECT_UEVENT, u.UEVENT_GROUP_KERNEL, self._uevent)
@@ -176,14 +235,27 @@ class Sources:
         for one in self._sockets.values():
             one.close()
         self._sockets.clear()
+        self._threads.close()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What to wait on."""
-        return tuple(self._sockets)
+        """What to wait on; other ones after refresh() and read()."""
+        return (*self._sockets, *self._threads.descriptors)
+
+    def refresh(self) -> None:
+        """After a look at the host: follow the threads that lanes have now."""
+        try:
+            self._threads.refresh()
+        except RxlaneError:
+            return  # they come and go right now: another look follows
 
     def read(self, descriptor: int) -> list[Event]:
-        """Return everything that one socket holds by now."""
+        """Return everything that one descriptor holds by now."""
+        if descriptor not in self._sockets:
+            index = self._threads.read(descriptor)
+            name = None if index is None else self.links.names.get(index)
+            ended = "thread of a queue ended"
+            return [] if name is None else [Event(ended, name, index, reset=False)]
         found: list[Event] = []
         while True:
             try:

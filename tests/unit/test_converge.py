@@ -46,6 +46,8 @@ class Sources:
     links: Links
     descriptors: tuple[int, ...] = ()
 
+    def refresh(self) -> None: ...
+
     @classmethod
     def of(cls, host: SimHost) -> Sources:
         return cls(Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()))
@@ -147,6 +149,17 @@ def test_a_burst_is_one_look() -> None:
     clock.now += 5
     quiet.run()
     assert len(looks) == 2
+
+
+def test_a_link_that_is_down_by_now_is_left_alone(bench: Bench) -> None:
+    """To plan without it might move what other devices have; it comes back with an event."""
+    bench.host.write_napi(8194, {"threaded": "off"})
+    bench.converger.notice([Event("thread of a queue ended", "eth0", 2, reset=False)])
+    bench.clock.now += SETTLE
+    assert bench.converger.run(lambda index: False)
+    assert bench.host.links["eth0"].napis[1].threaded == 0 and bench.log == []
+    bench.happens(UP)
+    assert bench.host.links["eth0"].napis[1].threaded == 1
 
 
 def test_a_fighting_writer_gets_one_rewrite_a_minute(bench: Bench) -> None:
@@ -369,6 +382,9 @@ class Pipe:
     def __init__(self) -> None:
         self.out, self.into = os.pipe()
         self.descriptors = (self.out,)
+        self.links = Links([LinkRow(2, "eth0", True)])
+
+    def refresh(self) -> None: ...
 
     def read(self, descriptor: int) -> Iterable[Event]:
         os.read(descriptor, 100)

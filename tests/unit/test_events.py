@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import select
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 from rxlane import netlink
 from rxlane import uapi as u
-from rxlane.events import Event, Links, ethtool_event, uevent
+from rxlane.events import Event, Links, Threads, ethtool_event, uevent
 from rxlane.netlink import LinkRow, Message
 
 
@@ -145,3 +150,57 @@ def test_multicast_group_of_a_family() -> None:
     assert netlink.parse_group(body, "monitor") == 9
     assert netlink.parse_group(body, "nothing") is None
     assert netlink.parse_group(struct.pack("=BBH", 1, 2, 0), "monitor") is None
+
+
+# -- threads, on processes in their place -----------------------------------------------------
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_thread_that_ends(child: subprocess.Popen[bytes]) -> None:
+    rows = [(child.pid, 2), (2**22 + 1, 3)]  # no pid is that high
+    threads = Threads(lambda: rows)
+    threads.refresh()
+    (descriptor,) = threads.descriptors
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    assert poller.poll(0) == []
+    child.kill()
+    assert poller.poll(5000)
+    assert threads.read(descriptor) == 2 and not threads.descriptors
+    assert threads.read(descriptor) is None
+
+
+def test_threads_are_followed_once_and_let_go(child: subprocess.Popen[bytes]) -> None:
+    rows = [(child.pid, 2)]
+    threads = Threads(lambda: rows)
+    threads.refresh()
+    first = threads.descriptors
+    threads.refresh()
+    assert threads.descriptors == first
+    rows.clear()
+    threads.refresh()
+    assert threads.descriptors == ()
+    with pytest.raises(OSError):
+        os.fstat(first[0])
+
+
+def test_no_more_threads_than_descriptors(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (3, 3))
+    threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
+    threads.refresh()
+    assert len(threads.descriptors) == 1
+    threads.close()
+    assert not threads.descriptors
+
+
+def test_links_that_are_up(links: Links) -> None:
+    assert links.is_up(2) and not links.is_up(3) and not links.is_up(99)

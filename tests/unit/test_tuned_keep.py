@@ -45,6 +45,8 @@ class Fake(Sources):
     def descriptors(self) -> tuple[int, ...]:
         return (self._out,)
 
+    def refresh(self) -> None: ...
+
     def read(self, descriptor: int) -> list[Event]:
         os.read(descriptor, 1)
         return [self.events.pop(0)]
