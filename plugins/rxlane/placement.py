@@ -79,7 +79,8 @@ class _Chooser:
             self.placer.note(number, one.exclusive)
             return (number,)
         spread = one.section.placement == topology.SPREAD_LLC
-        return (self.placer.take(self._pool(one), one.link.node, one.exclusive, spread),)
+        node, prefer = one.link.node, None if one.exclusive else _fixed(one.lane)
+        return (self.placer.take(self._pool(one), node, one.exclusive, spread, prefer),)
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
         kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
@@ -95,6 +96,15 @@ class _Chooser:
         return topology.restrict(
             self._host, pool or self._online, one.section.placement, one.link.node
         )
+
+
+def _fixed(lane: Lane) -> int | None:
+    """Return the CPU of an interrupt that cannot come to its thread: the thread goes there."""
+    irq = lane.irq
+    if irq is None or irq.movable:
+        return None
+    cpus = irq.effective or irq.cpus
+    return cpus[0] if len(cpus) == 1 else None
 
 
 def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:

@@ -43,26 +43,33 @@ class Placer:
             self.polled[number] += 1
 
     def take(
-        self, pool: Collection[int], node: int | None, exclusive: bool, spread: bool = False
+        self,
+        pool: Collection[int],
+        node: int | None,
+        exclusive: bool,
+        spread: bool = False,
+        prefer: int | None = None,
     ) -> int:
         """Return the best CPU of a non-empty pool and count it as taken.
 
-        Cores without a poller first; then least used; then the device's own node; then for pollers
-        isolated CPUs; with spread the last level cache that serves fewest; cores without another
-        thread; the lowest number.
+        Cores without a poller first; the preferred CPU; then for pollers the least used, else the
+        device's own node: a fair thread shares a CPU there rather than pay for the way with every
+        packet; then for pollers isolated CPUs; with spread the last level cache that serves fewest;
+        cores without another thread; the lowest number.
         """
-        best = min(pool, key=lambda n: self._cost(n, node, exclusive, spread))
+        best = min(pool, key=lambda n: self._cost(n, node, exclusive, spread, prefer))
         self.note(best, exclusive)
         return best
 
     def _cost(
-        self, number: int, node: int | None, exclusive: bool, spread: bool
+        self, number: int, node: int | None, exclusive: bool, spread: bool, prefer: int | None
     ) -> tuple[int, ...]:
         cpu = self._cpus[number]
+        used, away = self.taken.get(number, 0), int(node is not None and cpu.node != node)
         return (
             sum(self.polled.get(s, 0) for s in (*cpu.siblings, number)),
-            self.taken.get(number, 0),
-            int(node is not None and cpu.node != node),
+            int(number != prefer),
+            *((used, away) if exclusive else (away, used)),
             int(exclusive and number not in self._away),
             self.caches[cpu.llc] if spread else 0,
             sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
