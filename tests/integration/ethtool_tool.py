@@ -104,3 +104,15 @@ def raw_dump() -> Path:
         tool(["gcc", "-O2", *WARN, RAW_DUMP, "-o", folder / "raw-dump"])
 
     return built("ethtool", digest(["raw-dump", RAW_DUMP.read_text()]), compile_it) / "raw-dump"
+
+
+def completion() -> Path:
+    """The bash completion with what the patch adds to it."""
+
+    def copy(folder: Path) -> None:
+        tree = source.unpack(tarball(), folder, PATCH)
+        shutil.copy(tree / "shell-completion" / "bash" / "ethtool", folder / "completion")
+        shutil.rmtree(tree)
+
+    key = digest(["completion", tarball().name, PATCH.read_text()])
+    return built("ethtool", key, copy) / "completion"
