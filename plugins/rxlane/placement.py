@@ -7,7 +7,7 @@ from collections import Counter
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
-from rxlane.model import CPUS, SCHED, UNKNOWN_SCHED, Target, Topology
+from rxlane.model import CPUS, SCHED, UNKNOWN_SCHED, Lane, Target, Topology
 from rxlane.wanted import Chosen, Wanted, refuse
 
 
