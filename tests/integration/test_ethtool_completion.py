@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What bash offers after ``ethtool --show-napi`` and ``--set-napi``, by the patched completion."""
 
+from pathlib import Path
+
 import ethtool_tool as tool
 import pytest
 from iproute2_space import checked
@@ -24,7 +26,7 @@ SETTINGS = {"defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout", "thre
 
 def offered(line: str) -> set[str]:
     """The words offered for the last one of the line, which ends in a blank when that is empty."""
-    argv = ["bash", "-c", SCRIPT, "bash", tool.completion(), *line.split(" ")]
+    argv: list[str | Path] = ["bash", "-c", SCRIPT, "bash", tool.completion(), *line.split(" ")]
     return set(checked(argv).split())
 
 
