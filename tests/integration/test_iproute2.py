@@ -18,7 +18,7 @@ from pathlib import Path
 import iproute2_tool as tool
 import pytest
 from iproute2_space import ENV, GRO, Done, Space, checked, run, space
-from netdev_requests import NAPI_GET, QUEUE_GET, preloaded
+from netdev_requests import NAPI_GET, NAPI_SET, QUEUE_GET, preloaded
 from tool_schema import link_faults
 
 from conftest import missing, older_kernel
@@ -286,6 +286,26 @@ def test_partial_failure_says_how_many_and_a_second_call_finishes(
     assert foreign.modes("s0") == ["on", "on", "off", "off"]
     assert in_foreign(ns, foreign, "s0", "threaded", "on").returncode == 0
     assert foreign.modes("s0") == ["on"] * QUEUES
+
+
+@pytest.mark.parametrize(
+    ("at", "mishap", "said"),
+    [
+        (NAPI_GET, "delete g0", r"No such device\."),
+        (NAPI_GET, "set g0 down", r"no NAPI \d+ on g0\."),
+        (NAPI_SET, "delete g0", r"NAPI \d+ on g0: No such file or directory; 0 of 1 set\."),
+        (NAPI_SET, "set g0 down", r"NAPI \d+ on g0: No such file or directory; 0 of 1 set\."),
+    ],
+)
+def test_device_gone_in_between(ns: Space, at: str, mishap: str, said: str) -> None:
+    """Between it being found and the dump, and between the dump and the first set."""
+    ns.pair("g0", "g1", 1)
+    try:
+        env = preloaded(ns.ip, RUN_AT=at, RUN=f"ip link {mishap}")
+        done = ns("link", "set", "g0", "threaded", "on", "napi", first_id(ns, "g0"), env=env)
+        assert re.fullmatch(f"Error: {said}", one_line(done, 2))
+    finally:
+        run(["ip", "-n", ns.name, "link", "delete", "g0"])
 
 
 def test_without_permission(ns: Space) -> None:
