@@ -19,10 +19,12 @@ def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
     data = {
         "devices": found,
         "sysctls": {s.name: s.value for s in snapshot.sysctls},
+        "workqueue-cpus": _plain_list(snapshot.workqueue_cpus),
         "writers": list(snapshot.writers),
+        "sessions": list(snapshot.sessions),
         "notes": list(snapshot.notes),
     }
-    return json.dumps(data, indent=1) + "\n"
+    return json.dumps(present(data), indent=1) + "\n"
 
 
 def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, Any]:
@@ -36,6 +38,9 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             "threaded": link.threaded,
             "defer-hard-irqs": link.defer_hard_irqs,
             "gro-flush-timeout": link.gro_flush_timeout,
+            "tunables": {
+                t.item: present({"value": t.value, "highest": t.top}) for t in link.tunables
+            },
             "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
             "marks": [
                 {"queue": mark.queue, "kind": mark.kind, "text": mark.text}

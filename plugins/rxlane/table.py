@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from rxlane import cpulist, marks
 from rxlane.marks import CONFLICT, HOP, Mark
 from rxlane.model import (
+    OFF,
+    ON,
     REALTIME,
+    SWITCHES,
     Index,
     Irq,
     Lane,
@@ -22,6 +25,7 @@ from rxlane.model import (
     Queue,
     Snapshot,
     Thread,
+    Tunable,
     lanes,
     napi_mode,
 )
@@ -192,6 +196,20 @@ def _sources(link: Link) -> list[str]:
     return [f"  queue-NAPI links from: {napi}; IRQ links from: {irq}"]
 
 
+def _tunables(link: Link) -> list[str]:
+    """What the driver lets change of its queues, with the highest value where it says one."""
+    parts = [f"{t.item} {_tunable(t)}" for t in link.tunables]
+    text = ", ".join(part.replace(" ", "\u00a0") for part in parts)
+    lines = textwrap.wrap(text, WIDTH - 2, break_on_hyphens=False)
+    return [f"  {line}".replace("\u00a0", " ") for line in lines]
+
+
+def _tunable(tunable: Tunable) -> str:
+    if tunable.item in SWITCHES:
+        return (OFF, ON)[bool(tunable.value)]
+    return str(tunable.value) if tunable.top is None else f"{tunable.value} of {tunable.top}"
+
+
 def _timers(link: Link) -> list[str]:
     """One line for the timers when all NAPIs agree or the device has them, else one a NAPI."""
     seen = {(n.defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout): n for n in link.napis}
@@ -249,10 +267,17 @@ def _cut(line: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}+"
 
 
+def _cpus(numbers: Iterable[int]) -> str:
+    return f"CPUs {cpulist.render(numbers)}"
+
+
 def _host(snapshot: Snapshot) -> list[str]:
     """The settings of the host and who else writes, shown once."""
     lines = [f"  {s.name} {s.value}" for s in snapshot.sysctls]
+    if snapshot.workqueue_cpus is not None:
+        lines.append(_cut(f"  unbound kernel workers on {_cpus(snapshot.workqueue_cpus)}"))
     lines += [f"  {writer} runs and may move interrupts" for writer in snapshot.writers]
+    lines += [f"  somebody is logged in over {device}" for device in snapshot.sessions]
     return ["", "host:", *lines] if lines else []
 
 
@@ -287,6 +312,7 @@ def _device(
         *_table([HEADINGS, *rows], style),
         *_marked(own, style),
         *_timers(link),
+        *_tunables(link),
         *_steering(index, link),
         *_sources(link),
     ]

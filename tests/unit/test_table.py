@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxlane import look, mapjson, table
-from rxlane.model import Irq, Napi, Thread
+from rxlane.model import (
+    ADAPTIVE_RX,
+    CHANNELS_COMBINED,
+    RING_RX,
+    RING_TX,
+    RX_USECS,
+    Irq,
+    Napi,
+    Thread,
+    Tunable,
+)
 from unit import simhost, synthetic
 
 
@@ -172,3 +182,27 @@ def test_style_follows_the_terminal(
     stream: _Terminal, environment: dict[str, str], choice: str, style: tuple[bool, bool]
 ) -> None:
     assert look.terminal(stream, environment, choice) == style
+
+
+def test_what_the_driver_lets_change_and_who_is_there() -> None:
+    rows = [
+        Tunable(CHANNELS_COMBINED, 4, 8),
+        Tunable(RING_RX, 256, 4096),
+        Tunable(RX_USECS, 50),
+        Tunable(ADAPTIVE_RX, 1),
+        Tunable(RING_TX, 512, 4096),
+    ]
+    link = replace(simhost.link(queues=1), tunables=tuple(rows))
+    host = replace(
+        simhost.snapshot(link), workqueue_cpus=tuple(range(0, 200, 2)), sessions=("eth0",)
+    )
+    lines = table.map_text(host, host.links).splitlines()
+    at = lines.index(
+        "  channels-combined 4 of 8, ring-rx 256 of 4096, rx-usecs 50, adaptive-rx on,"
+    )
+    assert lines[at + 1] == "  ring-tx 512 of 4096"
+    assert "  somebody is logged in over eth0" in lines and max(map(len, lines)) <= 80
+    assert any(line.startswith("  unbound kernel workers on CPUs 0,2,") for line in lines)
+    plain = json.loads(mapjson.map_json(host, host.links))
+    assert plain["devices"][0]["tunables"]["ring-rx"] == {"value": 256, "highest": 4096}
+    assert plain["sessions"] == ["eth0"] and plain["workqueue-cpus"][1] == 2
