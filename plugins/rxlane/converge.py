@@ -28,6 +28,7 @@ SETTLE_MOST = 0.6  # seconds from the first announcement to the look, quiet or n
 PEACE = 60.0  # seconds between two rewrites of what another program changes
 RESETS = 6  # rewrites in that time of what resets cost; more are no accident
 RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)  # seconds after a failure, then only announcements count
+LEAVING = 2  # tries that may miss a device
 SHOWN = 3  # settings named in a log line
 
 Choose = Callable[[Plan], Plan]
@@ -157,14 +158,14 @@ class Converger:
         return any(e.reset and e.device in (None, target.device) for e in self._events)
 
     def _failed(self, error: Exception) -> None:
+        kind = error.kind if isinstance(error, RxlaneError) else Kind.KERNEL
         text = f"{self._causes()}: {error}"
-        if text != self._said:
+        # A device that has just gone, whose announcement is on its way, is no error.
+        leaving = kind is Kind.NO_DEVICE and self._failures < LEAVING
+        if text != self._said and not leaving:
             self._log("error", text)
-        self._said = text
-        refused = isinstance(error, RxlaneError) and (
-            error.kind.refused and error.kind is not Kind.NO_DEVICE
-        )
-        if not refused and self._failures < len(RETRIES):
+            self._said = text
+        if self._failures < len(RETRIES) and (not kind.refused or kind is Kind.NO_DEVICE):
             self._due = self._clock() + RETRIES[self._failures]
             self._failures += 1
 

@@ -23,7 +23,9 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     long interrupts are deferred. Settings are planned for all sections of
     the types `napi`, `irq_layout` and `flow_steering` together, written
     once, and brought back from a journal in `/var/lib/rxlane` when the
-    profile is switched off, also after TuneD itself was killed.
+    profile is switched off, also after TuneD itself was killed. While it is
+    on, the layout is kept standing: over link down and up, `ethtool -L`, a
+    driver bound again, a rename, and CPUs that come and go.
 
     Without [option]`devices` the section covers hardware network devices
     and those of virtual machines. Virtual devices (veth, netdevsim and the

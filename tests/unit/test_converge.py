@@ -223,6 +223,18 @@ def test_failures_are_tried_again_and_said_once(bench: Bench) -> None:
     assert bench.host.links["eth0"].napis[1].threaded == 1
 
 
+def test_a_device_that_has_just_gone_is_no_error(bench: Bench) -> None:
+    """Its thread's end may be heard of before its own."""
+    away = bench.host.links.pop("eth0")
+    bench.converger.notice([Event("thread of a queue ended", "eth0", 2, reset=False)])
+    for lines in (0, 0, 1, 1):
+        bench.clock.now += bench.converger.timeout() or 0.0
+        bench.converger.run()
+        assert len(bench.log) == lines
+    assert "no such device" in bench.log[0][1]
+    bench.host.links["eth0"] = away
+
+
 def _raise(error: Exception) -> None:
     raise error
 
