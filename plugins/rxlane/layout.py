@@ -85,7 +85,7 @@ def _choose(
     host: Topology, placer: topology.Placer, section: IrqLayout, link: Link, thread: int | None
 ) -> tuple[int, ...]:
     if section.node:
-        return topology.near(host, host.housekeeping or host.online, link.node)
+        return placer.ordinary(link.node)
     if thread is not None and (not section.cpus or thread in section.cpus):
         return (thread,)
     pool = section.cpus or topology.near(

@@ -86,8 +86,7 @@ def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Lin
         return
     own, every = _steered(draft, link), len(_receiving(link))
     reason = f"rps={section.option('rps')} in [{section.name}]"
-    host = draft.view.snapshot.topology
-    near = topology.near(host, host.housekeeping or host.online, link.node)
+    near = placer.ordinary(link.node)
     # A queue kept for management has a CPU as well.
     enough = section.rps == "auto" and every >= len(near)
     if enough:

@@ -61,6 +61,15 @@ class Placer:
         self.note(best, exclusive)
         return best
 
+    def ordinary(self, node: int | None) -> tuple[int, ...]:
+        """Return the node's housekeeping CPUs that no poller has; others where it has none.
+
+        What is sent to a poller's CPU waits for a thread that never yields.
+        """
+        every = self.topology.housekeeping or self.topology.online
+        free = tuple(n for n in every if not self.polled.get(n))
+        return near(self.topology, free or every, node)
+
     def _cost(
         self, number: int, node: int | None, exclusive: bool, spread: bool, prefer: int | None
     ) -> tuple[int, ...]:

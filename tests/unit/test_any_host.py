@@ -193,6 +193,23 @@ def check_pollers(host: Snapshot, plan: Plan) -> None:
     assert max(own.values(), default=1) == 1
 
 
+def check_steering(host: Snapshot, plan: Plan, policy: Policy) -> None:
+    """What chooses CPUs for RPS keeps off those that a poller of this plan has for itself."""
+    if not policy.steering or policy.steering[0].rps not in ("auto", "numa-local"):
+        return
+    modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
+    busy = [
+        cpulist.parse(cpus[key])
+        for key, mode in modes.items()
+        if mode == "busy-poll" and key in cpus
+    ]
+    polled = {own[0] for own in busy if len(own) == 1}
+    if set(host.topology.housekeeping) <= polled:
+        return
+    for steered in wanted(host, plan, "rps-cpus").values():
+        assert steered == "off" or not polled & {*cpulist.parse(steered)}
+
+
 def check_values(host: Snapshot, plan: Plan, policy: Policy) -> None:
     """CPUs exist and are online, RPS keeps off isolated CPUs, every change has its reason."""
     online, ordinary = set(host.topology.online), set(host.topology.housekeeping)
@@ -219,6 +236,7 @@ def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     plan = planned(host, policy)
     check_realtime(host, plan, policy)
     check_pollers(host, plan)
+    check_steering(host, plan, policy)
     check_values(host, plan, policy)
     targets = [change.target for change in (*plan.changes, *plan.holds)]
     assert len(targets) == len(set(targets))
