@@ -68,8 +68,8 @@ SHAPES = {
             + tuple(
                 f"--option={option}"
                 for option in (
-                    "threaded=on@1-2,busy-poll@3",
-                    "thread_cpus=1-3",
+                    "threaded=on@2,busy-poll@3",
+                    "thread_cpus=2-3",
                     "thread_policy=fifo",
                     "thread_priority=40",
                     "defer_hard_irqs=100",
