@@ -6,7 +6,7 @@ were written by `rxlane record` in a guest of the lab (`python -m lab record`). 
 folder with a policy and a recipe or snapshot: no code.
 
 `python -m unit.goldens [NAME...]` (or `make hosts`) writes what is derived, for all hosts or those
-named: snapshots of recipes, new fields of recorded snapshots as "not reported", plans and reverts.
+named: snapshots of recipes, recorded snapshots read again (unit.recorded), plans and reverts.
 Read the difference before it is committed: a wrong plan that is kept here passes for a right one.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rxlane.decide import decide
 from rxlane.model import Plan, Snapshot
 from rxlane.revert import revert
 from unit import synthetic
+from unit.recorded import TREE, again, unpack
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -54,10 +56,20 @@ def derived(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     }
 
 
+def recorded_text(name: str) -> str:
+    """Return a recorded host's snapshot, read again from its tree when it has one."""
+    path = HOSTS / name
+    host = codec.loads(Snapshot, (path / "snapshot.json").read_text(), name)
+    if (path / TREE).exists():
+        with tempfile.TemporaryDirectory() as folder:
+            host = again(host, unpack(path / TREE, Path(folder)))
+    return codec.dumps(host)
+
+
 def refresh(name: str) -> Iterator[str]:
     """Write what is derived; yield the files that changed."""
     path = HOSTS / name / "snapshot.json"
-    text = recipe_text(name) or codec.dumps(codec.loads(Snapshot, path.read_text(), name))
+    text = recipe_text(name) or recorded_text(name)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
         yield path.name
