@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from lab import debtools
+from lab import debtools, qemu
 from lab.kernel import KernelImage, build, debian_prebuilt
+from lab.progress import StepFailed
 from lab.vm import Guest, GuestSpec
 
 TREE = Path(__file__).resolve().parents[2]
@@ -146,6 +147,16 @@ def guest(
         host = Host(request.param, vm)
         install(host, debs, tool_debs)
         yield host
+
+
+@pytest.fixture(scope="session")
+def igb() -> str:
+    """Why no QEMU here emulates igb; empty when one does."""
+    try:
+        qemu.having(["igb"])
+    except StepFailed as error:
+        return str(error)
+    return ""
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,6 @@ from agreement import disagreements
 from test_profile import differing
 
 from conftest import DEBS, KERNELS, OURS, READER, TREE, Host, Settings, install, missing
-from lab import qemu
-from lab.progress import StepFailed
 from lab.rootfs import NICS
 from lab.vm import Guest, GuestSpec
 
@@ -97,16 +95,6 @@ def interrupts(host: Host) -> dict[int, str]:
     """{IRQ: its line} of /proc/interrupts."""
     found = re.findall(r"^ *(\d+):(.*)$", host.run("cat", "/proc/interrupts").stdout, re.M)
     return {int(number): line for number, line in found}
-
-
-@pytest.fixture(scope="module")
-def igb() -> str:
-    """Why no QEMU here emulates igb; empty when one does."""
-    try:
-        qemu.having(["igb"])
-    except StepFailed as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="module")
