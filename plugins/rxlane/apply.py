@@ -208,8 +208,10 @@ def _with_birth(entry: Entry, born: dict[Target, Value]) -> Entry:
     return replace(entry, before=value) if entry.before is None and value is not None else entry
 
 
-def _group(wanted: tuple[Target, Value]) -> tuple[str, int]:
-    return wanted[0].device, wanted[0].queue
+def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
+    """Say what is written together. A queue's two interrupts are two: one may be unmovable."""
+    target = wanted[0]
+    return target.device, target.queue, target.item if target.item in IRQ_ITEMS else ""
 
 
 def _write_groups(
@@ -221,7 +223,7 @@ def _write_groups(
     """
     refused = {}
     differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
-    for (device, queue), group in groupby(differing, key=_group):
+    for (device, queue, _), group in groupby(differing, key=_group):
         values = {target.item: value for target, value in group}
         try:
             _write_one(kernel, view, device, queue, values)
@@ -258,9 +260,10 @@ def _write_one(
     target = Target(device, queue, first)
     lane = view.lane(target)
     if first in IRQ_ITEMS:
-        if lane is None or lane.irq is None:
+        irq = view.irq(target)
+        if irq is None:
             raise RxlaneError(Kind.KERNEL, absence(view, target))
-        kernel.write_irq(lane.irq.number, str(values[first]))
+        kernel.write_irq(irq.number, str(values[first]))
         return
     if lane is None or lane.napi is None or (first in THREAD_ITEMS and lane.thread is None):
         raise RxlaneError(Kind.KERNEL, absence(view, target))

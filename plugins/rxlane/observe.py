@@ -38,10 +38,22 @@ WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
 _IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp)(\d+)(?:@.*)?$", re.I)
 
 
-def irq_queue(name: str) -> int | None:
-    """Return the RX queue that an IRQ action's name speaks of, None when it names none."""
-    match = _IRQ_NAME.search(name)
-    return None if match is None else int(match[1])
+# And to one that serves TX queue N alone: "virtio0-output.3", "eth0-tx-0".
+_TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)-tx-)(\d+)$", re.I)
+
+Named = tuple[str, int]  # rx or tx, and the queue
+
+
+def irq_queue(name: str) -> Named | None:
+    """Return the queue that an IRQ action's name speaks of, None when it names none.
+
+    An interrupt that serves both is its RX queue's.
+    """
+    for kind, pattern in (("rx", _IRQ_NAME), ("tx", _TX_IRQ_NAME)):
+        match = pattern.search(name)
+        if match is not None:
+            return kind, int(match[1])
+    return None
 
 
 def topology(sysfs: Sysfs) -> Topology:
@@ -98,12 +110,12 @@ def _driver(sysfs: Sysfs, name: str) -> str:
     return "" if target is None else target.rpartition("/")[2]
 
 
-def _device_irqs(sysfs: Sysfs, name: str) -> dict[int, list[int]]:
-    """Return {RX queue: IRQs} by action names among the device's MSI vectors.
+def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
+    """Return {queue: IRQs} by action names among the device's MSI vectors.
 
     virtio devices hang below the PCI device that owns the vectors.
     """
-    found: dict[int, list[int]] = {}
+    found: dict[Named, list[int]] = {}
     base = f"sys/class/net/{name}/device"
     numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
     for number in sorted(int(n) for n in numbers if n.isdigit()):
@@ -123,7 +135,7 @@ def link_queues(
     counts: Mapping[str, Sequence[int]],
     rows: Iterable[QueueRow],
     napis: Sequence[Napi],
-    irqs: dict[int, list[int]],
+    irqs: dict[Named, list[int]],
     allocated: int = 0,
 ) -> tuple[Queue, ...]:
     """Join queues, NAPIs and IRQs.
@@ -154,11 +166,13 @@ def link_queues(
     return tuple(result)
 
 
-def _with_irq(queue: Queue, number_of: dict[int, int | None], irqs: dict[int, list[int]]) -> Queue:
+def _with_irq(
+    queue: Queue, number_of: dict[int, int | None], irqs: dict[Named, list[int]]
+) -> Queue:
     said = None if queue.napi_id is None else number_of.get(queue.napi_id)
     if said is not None:
         return replace(queue, irq=said, irq_source="netdev")
-    named = irqs.get(queue.index, []) if queue.kind == "rx" else []
+    named = irqs.get((queue.kind, queue.index), [])
     if len(named) == 1:
         return replace(queue, irq=named[0], irq_source="irq-name")
     return queue

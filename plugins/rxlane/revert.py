@@ -183,8 +183,8 @@ def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int])
     names = {c.target.device for c in changes if c.target.item in RESET_ITEMS}
     for name in sorted(names & set(view.links)):
         for target, value in view.of_device(view.links[name]).items():
-            lane = view.lane(target)
-            if target.item in IRQ_ITEMS and lane and lane.irq and not lane.irq.movable:
+            irq = view.irq(target) if target.item in IRQ_ITEMS else None
+            if irq is not None and not irq.movable:
                 continue
             yield Entry(name, index[name], target.queue, target.item, value, None, kept=True)
 

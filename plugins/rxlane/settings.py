@@ -24,11 +24,13 @@ from rxlane.model import (
     SUSPEND,
     SWITCHES,
     THREADED,
+    TX_IRQ_CPUS,
     TX_ITEMS,
     WHOLE,
     WORKQUEUE,
     XPS,
     Index,
+    Irq,
     Lane,
     Link,
     Queue,
@@ -48,6 +50,7 @@ class View:
     lanes: Mapping[tuple[str, int], Lane]
     senders: Mapping[tuple[str, int], Queue]
     sysctls: Mapping[str, int]
+    irqs: Mapping[int, Irq]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
@@ -64,7 +67,26 @@ class View:
             if queue.kind == "tx"
         }
         links = {link.name: link for link in snapshot.links}
-        return cls(snapshot, links, found, senders, {s.name: s.value for s in snapshot.sysctls})
+        sysctls = {s.name: s.value for s in snapshot.sysctls}
+        return cls(snapshot, links, found, senders, sysctls, index.irqs)
+
+    def irq(self, target: Target) -> Irq | None:
+        """Return the interrupt that one of IRQ_ITEMS is about.
+
+        A send queue that shares its receive queue's has none of its own.
+        """
+        lane = self.lane(target)
+        if target.item == IRQ_CPUS:
+            return None if lane is None else lane.irq
+        sender = self.senders.get((target.device, target.queue))
+        number = None if sender is None else sender.irq
+        if number is None or number in self._received(target.device):
+            return None
+        return self.irqs.get(number)
+
+    def _received(self, device: str) -> set[int | None]:
+        link = self.links.get(device)
+        return set() if link is None else {q.irq for q in link.queues if q.kind == "rx"}
 
     def of_device(self, link: Link) -> dict[Target, Value]:
         """Return every setting of the device and its queues that has a value."""
@@ -86,6 +108,9 @@ class View:
             return self.sysctls.get(target.item)
         if target.item in TX_ITEMS:
             sender = self.senders.get((target.device, target.queue))
+            if target.item == TX_IRQ_CPUS:
+                irq = self.irq(target)
+                return None if irq is None or not irq.cpus else cpulist.render(irq.cpus)
             return None if sender is None else read_sender(sender, target.item)
         if target.queue == WHOLE:
             link = self.links.get(target.device)

@@ -19,6 +19,7 @@ from rxlane.model import (
     STEERING_ITEMS,
     TX_ITEMS,
     WHOLE,
+    XPS_ITEMS,
     Change,
     Link,
     Snapshot,
@@ -62,7 +63,7 @@ def _beyond(target: Target, queues: Mapping[str, int]) -> bool:
     """True when a device with so many queues does not have the setting."""
     if target.item in TX_ITEMS:
         # The kernel has no XPS for a device's only send queue.
-        return target.queue >= queues["tx"] or queues["tx"] == 1
+        return target.queue >= queues["tx"] or (queues["tx"] == 1 and target.item in XPS_ITEMS)
     return target.queue >= queues["rx"]
 
 

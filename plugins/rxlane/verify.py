@@ -10,6 +10,7 @@ from rxlane.model import (
     IRQ_ITEMS,
     STEERING_ITEMS,
     THREAD_ITEMS,
+    TX_ITEMS,
     WHOLE,
     Entry,
     Mismatch,
@@ -65,10 +66,11 @@ def absence(view: View, target: Target) -> str:
     if target.queue == WHOLE:
         return "kernel does not report it"
     lane = view.lane(target)
-    if target.item in STEERING_ITEMS or lane is None:
+    sender = view.senders.get((target.device, target.queue))
+    if target.item in STEERING_ITEMS or (sender if target.item in TX_ITEMS else lane) is None:
         return "queue is gone"
     if target.item in IRQ_ITEMS:
         return "queue has no interrupt"
-    if lane.napi is None:
+    if lane is None or lane.napi is None:
         return "queue is gone"
     return "queue has no thread" if target.item in THREAD_ITEMS else "kernel does not report it"

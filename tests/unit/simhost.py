@@ -102,12 +102,20 @@ def link(
 
 
 def wired(link: Link, irq: int = 40) -> Link:
-    """The link with an IRQ for each RX queue from this number on, and RPS, RFS and XPS files."""
+    """The link with RPS, RFS and XPS files and an IRQ for each queue.
+
+    Those of RX queues are numbered from irq on, those of TX queues from 50 above it.
+    """
     many = link.count("tx") > 1
     queues = tuple(
         replace(q, irq=irq + q.index, irq_source="irq-name", rps_cpus=(), rps_flow_cnt=0)
         if q.kind == "rx"
-        else replace(q, xps_cpus=() if many else None, xps_rxqs=() if many else None)
+        else replace(
+            q,
+            irq=irq + 50 + q.index,
+            xps_cpus=() if many else None,
+            xps_rxqs=() if many else None,
+        )
         for q in link.queues
     )
     return replace(link, queues=queues)
@@ -354,6 +362,7 @@ class SimHost:
         if not any(counts.values()):
             counts = {k: one.count(k) for k in ("rx", "tx")}
         linked = {q.index: q for q in one.queues if q.kind == "rx"}
+        sending = {q.index: q.irq for q in one.queues if q.kind == "tx" and q.irq is not None}
         spare = max((q.irq or 0 for li in self.links.values() for q in li.queues), default=0) + 1
         base = max((n.napi_id for li in self.links.values() for n in li.napis), default=8192) + 1
         queues, napis = [], []
@@ -369,8 +378,13 @@ class SimHost:
         for i in range(counts["tx"]):
             many = counts["tx"] > 1
             cpus = (self.topology.online[i % len(self.topology.online)],)
-            xps = {"xps_cpus": cpus if many else None, "xps_rxqs": () if many else None}
-            queues.append(Queue("tx", i, **xps))  # type: ignore[arg-type]
+            sent = sending.get(i, spare + 50 + i)
+            if self.irqs:
+                self.irqs[sent] = Irq(sent, f"nic-{sent}", cpus, cpus)
+            xps = (cpus, ()) if many else (None, None)
+            queues.append(
+                Queue("tx", i, irq=sent, irq_source="irq-name", xps_cpus=xps[0], xps_rxqs=xps[1])
+            )
         for napi in one.napis:
             self.threads.pop(napi.pid or 0, None)
         return replace(one, queues=tuple(queues), napis=tuple(napis))

@@ -26,27 +26,27 @@ def tree(root: Path, files: dict[str, str]) -> Sysfs:
 @pytest.mark.parametrize(
     ("name", "queue"),
     [
-        ("virtio0-input.3", 3),
-        ("virtio0-output.3", None),
+        ("virtio0-input.3", ("rx", 3)),
+        ("virtio0-output.3", ("tx", 3)),
         ("virtio0-config", None),
-        ("eth0-rx-0", 0),
-        ("eth0-tx-0", None),
-        ("eth0-TxRx-12", 12),
-        ("ens1f0-rxtx-2", 2),
-        ("eth0-Tx-Rx-1", 1),
-        ("mlx5_comp5@pci:0000:3b:00.0", 5),
+        ("eth0-rx-0", ("rx", 0)),
+        ("eth0-tx-0", ("tx", 0)),
+        ("eth0-TxRx-12", ("rx", 12)),
+        ("ens1f0-rxtx-2", ("rx", 2)),
+        ("eth0-Tx-Rx-1", ("rx", 1)),
+        ("mlx5_comp5@pci:0000:3b:00.0", ("rx", 5)),
         ("eth0", None),
         ("nvme0q1", None),
     ],
 )
-def test_irq_names(name: str, queue: int | None) -> None:
+def test_irq_names(name: str, queue: tuple[str, int] | None) -> None:
     assert observe.irq_queue(name) == queue
 
 
 def test_links_of_queue_get_win() -> None:
     rows = [QueueRow(2, "rx", 0, 12), QueueRow(2, "rx", 1, 11), QueueRow(2, "tx", 0, None)]
     napis = [Napi(11, 40), Napi(12, None)]
-    queues = observe.link_queues({"rx": [0, 1], "tx": [0]}, rows, napis, {0: [50]})
+    queues = observe.link_queues({"rx": [0, 1], "tx": [0]}, rows, napis, {("rx", 0): [50]})
     assert [(q.kind, q.index, q.napi_id, q.napi_source) for q in queues] == [
         ("rx", 0, 12, "netdev"),
         ("rx", 1, 11, "netdev"),
@@ -77,7 +77,7 @@ def test_order_only_when_the_counts_fit() -> None:
 
 
 def test_two_irqs_of_one_name_are_no_link() -> None:
-    queues = observe.link_queues({"rx": [0]}, [], [Napi(5)], {0: [40, 41]})
+    queues = observe.link_queues({"rx": [0]}, [], [Napi(5)], {("rx", 0): [40, 41]})
     assert (queues[0].irq, queues[0].irq_source) == (None, "unknown")
 
 
@@ -131,7 +131,7 @@ def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> No
         (43, "virtio0-output.0"),
     ):
         (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
-    assert observe._device_irqs(sysfs, "eth0") == {0: [42]}
+    assert observe._device_irqs(sysfs, "eth0") == {("rx", 0): [42], ("tx", 0): [43]}
 
 
 def test_unreadable_files_are_absent(tmp_path: Path) -> None:
