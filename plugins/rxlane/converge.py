@@ -227,6 +227,13 @@ class Follower:
         """Return what the device is called now, None when it is not there."""
         return self._last[name] if self._index.get(name) is not None else None
 
+    def has(self, name: str, present: Mapping[int, str]) -> bool:
+        """True when what is called so, now or in the policy, is there with the index it had."""
+        return any(
+            index in present and name in (given, self._last[given])
+            for given, index in self._index.items()
+        )
+
     def covers(self, event: Event) -> bool:
         """True for an event of a device that is followed, or of all."""
         if event.device is None:

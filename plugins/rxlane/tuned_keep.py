@@ -25,6 +25,10 @@ def _nobody(level: str, text: str) -> None:
     """Take a line for no log."""
 
 
+def _present() -> dict[int, str]:
+    return {row.ifindex: row.name for row in netlink.links()}
+
+
 class Keeper:
     """Every method is to be called with the lock held, which the thread takes for each look."""
 
@@ -58,8 +62,11 @@ class Keeper:
         self._rows, self._kept = (), None
 
     def drop(self, kind: str, device: str) -> None:
-        """Keep no longer what a kind of section laid out on a device."""
-        if self._kept is None:
+        """Keep no longer what a kind of section laid out on a device.
+
+        One that is gone is followed on: TuneD hears of it again, but later than the kernel.
+        """
+        if self._kept is None or not self._kept.has(device, _present()):
             return
         less = (
             replace(row, devices=row.devices - {device}) if row.kind == kind else row
@@ -76,9 +83,8 @@ class Keeper:
 
     def _new(self) -> Kept:
         names = sorted({name for row in self._rows for name in row.devices})
-        present = {row.ifindex: row.name for row in netlink.links()}
         policy = self._adapter.policy(self._rows)
-        return Kept(self._adapter.keep, self._adapter.store, policy, names, present)
+        return Kept(self._adapter.keep, self._adapter.store, policy, names, _present())
 
     def _start(self) -> None:
         self._sources, self._stop = self._open(), os.eventfd(0, os.EFD_CLOEXEC)

@@ -33,12 +33,13 @@ class Kept:
         self._names = tuple(names)
         self._follower = Follower(names, present)
         self._sysfs = Sysfs()
+        self._hardware = {name for name in names if self._is_hardware(name)}
         # Without a journal everything was as wanted, or nothing has been applied yet.
         self._journaled = store.load() is not None
 
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
-        self._follower.update(present)
+        self._update(present)
         if self._journaled and self._store.load() is None:
             return None
         scope = [now for name in self._names if (now := self._follower.now(name))]
@@ -51,9 +52,26 @@ class Kept:
     def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""
         if self._names or event.device is None:
-            self._follower.update(present)
+            self._update(present)
             return self._follower.covers(event)
-        return self._sysfs.target(f"sys/class/net/{event.device}/device") is not None
+        return self._is_hardware(event.device)
+
+    def has(self, name: str, present: Names) -> bool:
+        """True when the device of this name is the one that was laid out, and not gone."""
+        return self._follower.has(name, present)
+
+    def _update(self, present: Names) -> None:
+        # A virtual device that took the name of a NIC is not what the policy is for.
+        self._follower.update(
+            {
+                index: name
+                for index, name in present.items()
+                if name not in self._hardware or self._is_hardware(name)
+            }
+        )
+
+    def _is_hardware(self, name: str) -> bool:
+        return self._sysfs.target(f"sys/class/net/{name}/device") is not None
 
 
 def watch(

@@ -364,6 +364,17 @@ def test_follower() -> None:
     assert not follower.covers(Event("x", "docker0", 99))
 
 
+def test_a_veth_with_the_name_of_a_nic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
+    monkeypatch.setattr(watch, "Sysfs", lambda: Sysfs(tmp_path))
+    host = SimHost(simhost.snapshot())
+    bench = Bench(host, Store(tmp_path / "state"), policy("eth0", **FULL))
+    (tmp_path / "sys/class/net/eth0/device").rmdir()
+    host.links["eth0"] = simhost.link(ifindex=9, base=50)
+    bench.happens(Event("appeared", "eth0", 9))
+    assert all(n.threaded == 0 for n in host.links["eth0"].napis)
+
+
 def test_sections_without_a_device_left_go() -> None:
     follower = Follower(["eth0"], {})
     assert follower.policy(policy("eth0", **FULL)).sections == ()

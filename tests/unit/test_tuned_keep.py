@@ -64,7 +64,7 @@ class Daemon:
         self.store = Store(state)
         self.sources = list[Fake]()
         self.log = list[tuple[str, str]]()
-        self.rows = (Row("napi", frozenset({"eth0"}), (("threaded", "on"),)),)
+        self.rows: tuple[Row, ...] = (Row("napi", frozenset({"eth0"}), (("threaded", "on"),)),)
         self.joint = Joint(lambda: Adapter(state, lambda: host), self._keeper)
         self.joint.register("napi", lambda: self.rows, self._say)
 
@@ -165,6 +165,7 @@ def test_a_device_that_leaves_takes_nothing_with_it(daemon: Daemon, host: SimHos
     daemon.joint.apply("napi", "napi")
     away = host.links.pop("eth1")
     daemon.joint.remove("napi", "eth1")
+    daemon.sources[0].links = Links([LinkRow(2, "eth0", True)])
     host.write_napi(8194, {"threaded": "off"})
     daemon.sources[0].tell(UP)
     assert until(lambda: host.links["eth0"].napis[1].threaded == 1)
@@ -173,6 +174,26 @@ def test_a_device_that_leaves_takes_nothing_with_it(daemon: Daemon, host: SimHos
     daemon.joint.apply("napi", "napi")
     daemon.joint.unapply("napi", "napi", {"eth0", "eth1"})
     assert {n.threaded for n in host.links["eth1"].napis} == {0}
+
+
+def test_a_driver_bound_again_is_kept_before_tuned_hears_of_it(
+    daemon: Daemon, host: SimHost
+) -> None:
+    daemon.joint.apply("napi", "napi")
+    del host.links["eth0"]
+    daemon.joint.remove("napi", "eth0")
+    host.links["eth0"] = simhost.link(ifindex=9, base=50)
+    source = daemon.sources[0]
+    source.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+    source.tell(Event("went up", "eth0", 9))
+    assert until(lambda: daemon.off() == {1})
+    # Taken from its section while it is there, it is let go.
+    daemon.rows = ()
+    daemon.joint.remove("napi", "eth0")
+    assert daemon.off() == {0}
+    source.tell(Event("went up", "eth0", 9))
+    time.sleep(0.5)
+    assert daemon.off() == {0}
 
 
 def test_renamed_before_tuned_heard_of_it(daemon: Daemon, host: SimHost) -> None:
