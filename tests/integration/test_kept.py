@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A layout that is kept standing, and one that goes unless a new login confirms it."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import OURS, Host, Settings
+
+SCRIPT = Path(__file__).parent / "guest" / "kept.py"
+LIMIT = 2.0  # seconds from the end of the operation to the layout standing again
+PATIENCE = 15  # seconds until it counts as never
+WATCH = "rxlane-test-watch"
+OPTIONS = ("threaded=on@1-", "thread_cpus=auto", "thread_nice=-5", "defer_hard_irqs=7",
+           "gro_flush_timeout=33000", "irq_cpus=auto", "rps=0-3")  # fmt: skip
+WORDS = tuple(word for option in OPTIONS for word in ("-o", option))
+PROFILE = "net-low-latency"
+
+
+def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
+    keys = before.keys() | after.keys()
+    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
+
+
+def device_of(host: Host, driver: str) -> str:
+    links = host.run("sh", "-c", "ls -d /sys/class/net/*/device/driver").stdout.split()
+    for link in links:
+        if host.run("readlink", link).stdout.strip().endswith(f"/{driver}"):
+            name: str = link.split("/")[4]
+            return name
+    pytest.fail(f"the guest has no device of {driver}")
+
+
+def operation(host: Host, name: str) -> tuple[str, list[str]]:
+    """The device, and the commands that do something to it."""
+    virtio, other = host.vm.nic, device_of(host, "vmxnet3")
+    cpu = "/sys/devices/system/cpu/cpu5/online"
+    bus = "/sys/bus/pci/drivers/vmxnet3"
+    slot = host.run("readlink", "-f", f"/sys/class/net/{other}/device").stdout.strip()
+    address = slot.rpartition("/")[2]
+    return {
+        "down, up": (other, [f"ip link set {other} down", f"ip link set {other} up"]),
+        "channels": (virtio, [f"ethtool -L {virtio} combined 2; ethtool -L {virtio} combined 4"]),
+        "unbind, bind": (
+            other,
+            [f"echo {address} > {bus}/unbind; echo {address} > {bus}/bind",
+             f"udevadm settle; ip link set {other} up"],
+        ),
+        "MTU": (other, [f"ip link set {other} mtu 1400; ip link set {other} mtu 1500"]),
+        "CPU off, on": (virtio, [f"echo 0 > {cpu}", "sleep 2", f"echo 1 > {cpu}"]),
+    }[name]  # fmt: skip
+
+
+OPERATIONS = ("down, up", "channels", "unbind, bind", "MTU", "CPU off, on")
+
+
+def stands_again(host: Host, name: str) -> dict[str, object]:
+    device, commands = operation(host, name)
+    host.vm.put(SCRIPT, "/root/kept.py")
+    said = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=120)
+    found: dict[str, object] = json.loads(said.stdout)
+    print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
+          f" were lost, all stood again after {found['seconds']} s")  # fmt: skip
+    return found
+
+
+@pytest.fixture
+def watched(guest: Host) -> Iterator[Host]:
+    before = guest.settings()
+    devices = (guest.vm.nic, device_of(guest, "vmxnet3"))
+    unit = ("systemd-run", "--quiet", f"--unit={WATCH}", "--collect")
+    guest.run(*unit, "rxlane", "watch", *WORDS, *devices)
+    try:
+        end = time.monotonic() + 60
+        while guest.run("rxlane", "verify", check=False).stdout.startswith("0 of 0"):
+            assert time.monotonic() < end, "rxlane watch applied nothing within a minute"
+            time.sleep(0.5)
+        yield guest
+    finally:
+        journal = guest.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
+        print(journal)
+        guest.run("systemctl", "stop", WATCH, check=False)
+        guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_watch_keeps_the_layout(watched: Host) -> None:
+    """Each operation in turn; then idle: no CPU time in five seconds, under 40 MB."""
+    found = {name: stands_again(watched, name) for name in OPERATIONS}
+    late = {
+        n: f for n, f in found.items() if f["seconds"] is None or float(str(f["seconds"])) > LIMIT
+    }
+    assert late == {}
+    assert any(f["lost"] for f in found.values()), "nothing was ever lost, so this shows nothing"
+    pid = watched.run("systemctl", "show", "-P", "MainPID", WATCH).stdout.strip()
+    time.sleep(5)  # the last operation's echo
+    idle = _ticks(watched, pid)
+    time.sleep(5)
+    assert _ticks(watched, pid) == idle
+    status = watched.run("cat", f"/proc/{pid}/status").stdout
+    assert int(status.split("VmHWM:")[1].split()[0]) < 40_000
+
+
+def _ticks(host: Host, pid: str) -> tuple[str, ...]:
+    """User and system time of a process so far."""
+    return tuple(host.run("cat", f"/proc/{pid}/stat").stdout.rpartition(")")[2].split()[11:13])
+
+
+@pytest.mark.kernels(OURS)
+def test_tuned_keeps_the_profile(guest: Host) -> None:
+    before = guest.settings()
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    try:
+        found = {name: stands_again(guest, name) for name in ("down, up", "unbind, bind")}
+        assert guest.run("tuned-adm", "verify", timeout=180, check=False).rc == 0
+    finally:
+        print(guest.run("grep", "put right", "/var/log/tuned/tuned.log", check=False).stdout)
+        guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+    late = {n: f for n, f in found.items() if f["seconds"] is None}
+    assert late == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_tuned_that_comes_back_with_another_profile(guest: Host) -> None:
+    before = guest.settings()
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    during = guest.settings()
+    guest.run("systemctl", "kill", "--signal=KILL", "tuned.service")
+    guest.run("systemctl", "restart", "tuned.service", timeout=180)
+    assert differing(during, guest.settings()) == {}, "the same profile: nothing is undone"
+    guest.run("systemctl", "kill", "--signal=KILL", "tuned.service")
+    guest.run("sh", "-c", "echo balanced > /etc/tuned/active_profile")
+    guest.run("sh", "-c", "echo manual > /etc/tuned/profile_mode")
+    guest.run("systemctl", "restart", "tuned.service", timeout=180)
+    guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+
+
+# -- confirm ----------------------------------------------------------------------------------
+
+
+def restored(host: Host, before: Settings, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while differing(before, host.settings()) and time.monotonic() < end:
+        time.sleep(0.5)
+    return differing(before, host.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_unconfirmed_comes_back(guest: Host) -> None:
+    """Also when the waiting process itself was killed."""
+    before = guest.settings()
+    guest.run("rxlane", "apply", "--confirm", "20", *WORDS, guest.vm.nic)
+    assert differing(before, guest.settings())
+    guest.run("systemctl", "kill", "--signal=KILL", "rxlane-confirm-*")
+    end = time.monotonic() + 15
+    while "priority: 99" not in (said := _scheduling(guest)) and time.monotonic() < end:
+        time.sleep(0.5)
+    assert "SCHED_FIFO" in said and "priority: 99" in said
+    assert restored(guest, before, 40)
+    assert "not confirmed" in guest.run("journalctl", "--no-pager", "-t", "rxlane").stdout
+    assert guest.run("rxlane", "confirm", check=False).rc == 2
+
+
+def _scheduling(host: Host) -> str:
+    """How the process that waits for a confirmation is scheduled; systemd starts it again."""
+    units = host.run("systemctl", "list-units", "--plain", "--no-legend", "rxlane-confirm-*")
+    if not units.stdout.split():
+        return ""
+    pid = host.run("systemctl", "show", "-P", "MainPID", units.stdout.split()[0]).stdout.strip()
+    said: str = host.run("chrt", "-p", pid, check=False).stdout
+    return said
+
+
+@pytest.mark.kernels(OURS)
+def test_only_a_new_login_confirms(guest: Host) -> None:
+    before = guest.settings()
+    words = " ".join(WORDS)
+    both = f"rxlane apply --confirm 30 {words} {guest.vm.nic} && rxlane confirm"
+    same = guest.run("setsid", "--wait", "sh", "-c", both, check=False)
+    assert same.rc == 2 and "log in anew" in same.stderr
+    again = guest.run("rxlane", "apply", *WORDS, guest.vm.nic, check=False)
+    assert again.rc == 2 and "waits to be confirmed" in again.stderr
+    during = guest.settings()
+    guest.run("setsid", "--wait", "rxlane", "confirm")
+    gone = "test -z \"$(systemctl list-units --plain --no-legend 'rxlane-confirm-*')\""
+    guest.run("sh", "-c", f"for i in $(seq 50); do {gone} && exit 0; sleep 0.2; done; exit 1")
+    assert differing(during, guest.settings()) == {}
+    guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
