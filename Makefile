@@ -16,8 +16,9 @@ ARGS ?=
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
 	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
 	packaging/build-tool-debs tests/gate
-# Preemption models beside PREEMPT_DYNAMIC, which `make check` runs, as KERNEL/FLAVOUR.
-VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/lazy stock-7.2/rt
+# Preemption models, as KERNEL/FLAVOUR, beside those that `make check` runs: PREEMPT_DYNAMIC, which
+# is NONE at boot on 6.12 and LAZY on 7.2.
+VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 
 # What depends on how the kernel was built.
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
