@@ -18,7 +18,7 @@ PACKAGES = (
     "systemd-sysv", "udev", "dbus",  # the init and device manager under test
     "tuned", "irqbalance",  # what rxlane plugs into, and what works against it
     "ethtool", "iproute2", "iputils-ping", "procps", "util-linux", "kmod",  # the tools
-    "netperf", "iperf3",  # load
+    "netperf", "iperf3", "socat",  # load, and what the kernel's own selftests send with
     "python3", "python3-pyroute2", "python3-yaml",  # the library's dependencies
     "qemu-guest-agent",  # the channel on which results leave
     "apt", "man-db",  # packages are installed and manuals read there

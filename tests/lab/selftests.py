@@ -1,34 +1,60 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Python selftests of a base's networking, as a folder that a guest can be given."""
+"""The selftests of a base's networking, as a folder that a guest can be given."""
 
+import os
+import shutil
 import tarfile
 from pathlib import Path
 
 from lab import apt
 from lab.base import Base, apply_series, read_base, source_archive, touched
 from lab.cache import built, digest
-from lab.progress import step
+from lab.progress import step, tool
 
 # What they are, and what they find by its place beside them.
 FOLDERS = (
-    "Documentation/netlink/specs/",
-    "tools/net/ynl/pyynl/",
+    "Documentation/netlink/",
+    "tools/net/ynl/",
+    "tools/scripts/",
     "tools/testing/selftests/drivers/net/",
-    "tools/testing/selftests/net/lib/",
+    "tools/testing/selftests/kselftest",
+    "tools/testing/selftests/net/",
+    # ynl's code generator looks for the top of the source by it.
+    "MAINTAINERS",
+    "include/uapi/linux/",
 )
+# Programs of the tests that have to be compiled, and what else each needs.
+YNL = "tools/net/ynl"
+PROGRAMS = {
+    "drivers/net/napi_id_helper": (),
+    "net/lib/xdp_helper": (),
+    "net/busy_poller": (f"-I{YNL}/lib", f"-I{YNL}/generated", f"{YNL}/libynl.a"),
+}
 
 
-def selftests(name: str) -> Path:
-    """A folder ``ksrc`` laid out like the kernel's source, with our series applied."""
+def selftests(name: str, patched: bool = True) -> Path:
+    """A folder ``ksrc`` laid out like the kernel's source, with our series applied or as it came.
+
+    As it came, the programs that its tests call are compiled too.
+    """
     base = read_base(name)
     version = apt.choose(base.package, base.version)
-    patches = [patch.read_bytes() for patch in base.patches]
-    key = digest([base.package, version, *FOLDERS, *patches])
-    return built("selftests", key, lambda out: _lay(base, version, out / "ksrc")) / "ksrc"
+    patches = [patch.read_bytes() for patch in base.patches] if patched else []
+    key = digest([base.package, version, Path(__file__).read_bytes(), *patches])
+
+    def lay(out: Path) -> None:
+        target = out / "ksrc"
+        if patched:
+            _read(base, version, target, {f for p in base.patches for f in touched(p.read_text())})
+            apply_series(base, target)
+        else:
+            _read(base, version, target, set())
+            _compile(target)
+
+    return built("selftests", key, lay) / "ksrc"
 
 
-def _lay(base: Base, version: str, target: Path) -> None:
-    files = {path for patch in base.patches for path in touched(patch.read_text())}
+def _read(base: Base, version: str, target: Path, files: set[str]) -> None:
     with (
         step(f"reading the selftests of {base.package} {version}"),
         source_archive(base, version) as archive,
@@ -39,4 +65,15 @@ def _lay(base: Base, version: str, target: Path) -> None:
             if path in files or path.startswith(FOLDERS):
                 member.name = path
                 source.extract(member, target)
-    apply_series(base, target)
+
+
+def _compile(tree: Path) -> None:
+    # The generator runs by `env python3` and needs Debian's python3-yaml and python3-jsonschema.
+    env = {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}"}
+    tool(["make", "-s", "-C", YNL, "GENS=netdev", "RSTS=", "libynl.a"], cwd=tree, env=env)
+    for name, more in PROGRAMS.items():
+        path = f"tools/testing/selftests/{name}"
+        argv = ["gcc", "-O2", "-o", path, f"{path}.c", "-idirafter", "include/uapi", *more]
+        tool(argv, cwd=tree)
+    for folder in list(tree.rglob("__pycache__")):
+        shutil.rmtree(folder)
