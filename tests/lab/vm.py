@@ -74,6 +74,8 @@ class GuestSpec:
     e1000e: bool = False
     vmxnet3: bool = False
     igb: bool = False
+    # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
+    icount: bool = False
     extra_cmdline: str = ""
     share: list[Path] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ class Guest:
 
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
         self.kernel, self.spec = kernel, spec
-        self.accel = accel.choose(kernel.bzimage)
+        self.accel = "tcg" if spec.icount else accel.choose(kernel.bzimage)
         self._program = qemu.having(spec.devices())
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
@@ -305,6 +307,8 @@ class Guest:
         # The topology leaves that every kernel reads; an AMD model hides SMT under emulation.
         model = "host" if self.accel == "kvm" else "max,vendor=GenuineIntel"
         fast = "kvm" if self.accel == "kvm" else "tcg,thread=multi"
+        if spec.icount:
+            fast = "tcg,thread=single"
         argv = [
             *self._program.argv, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35",
             "-accel", fast, "-cpu", model, "-m", str(spec.memory_mb),
@@ -320,6 +324,8 @@ class Guest:
         ]  # fmt: skip
         if self.kernel.initrd is not None:
             argv += ["-initrd", str(self.kernel.initrd)]
+        if spec.icount:
+            argv += ["-icount", "shift=0,sleep=off"]
         if spec.share:
             image = share_image(spec.share, self.folder)
             argv += self._disk("share", image, "readonly=on")
