@@ -71,7 +71,7 @@ class Reader:
             if name in names:
                 continue
             near = difflib.get_close_matches(name, names, 1)
-            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            remedy = f"did you mean {near[0]}?" if near else "`man 7 rxlane-tuned` lists all"
             raise self.fail(name, "unknown option", remedy)
 
     def text(self) -> tuple[tuple[str, str], ...]:
