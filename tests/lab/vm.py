@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -34,13 +35,13 @@ CONSOLE_TAIL = 30
 DEBUG_PATIENCE = 5
 # After a link change networkd takes the addresses away and gives them anew, when it gets to it.
 REACHED_S = 120.0
-# -no-reboot makes a guest that panics end; a reset of ours is to boot it again.
+# -no-reboot makes a guest that panics end; a reset of ours is to boot it again. The firmware, which
+# finds traces of itself in memory, resets once more before it boots.
 QMP_RESET = (
-    '{"execute": "qmp_capabilities"}',
     '{"execute": "set-action", "arguments": {"reboot": "reset"}}',
     '{"execute": "system_reset"}',
-    '{"execute": "set-action", "arguments": {"reboot": "shutdown"}}',
 )
+QMP_BOOTED = ('{"execute": "set-action", "arguments": {"reboot": "shutdown"}}',)
 
 
 class GuestLost(Exception):
@@ -206,19 +207,25 @@ class Guest:
         The disk keeps what the guest had handed to it.
         """
         with step("power cut"):
-            with socket.socket(socket.AF_UNIX) as monitor:
-                monitor.connect(str(self.folder / "qmp"))
-                talk = monitor.makefile("rw")
-                talk.readline()
-                for command in QMP_RESET:
-                    talk.write(command + "\n")
-                    talk.flush()
-                    while "return" not in talk.readline():
-                        pass
+            self._qmp(QMP_RESET)
             if self._agent is not None:
                 self._agent.close()
                 self._agent = None
             self._wait_for_boot()
+            self._qmp(QMP_BOOTED)
+
+    def _qmp(self, commands: Sequence[str]) -> None:
+        """Has QEMU's monitor take commands, one after the other."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.connect(str(self.folder / "qmp"))
+            talk = monitor.makefile("rw")
+            talk.readline()
+            for command in ('{"execute": "qmp_capabilities"}', *commands):
+                talk.write(command + "\n")
+                talk.flush()
+                while "return" not in (line := talk.readline()):
+                    if not line:
+                        raise self._lost("QEMU has ended")
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
