@@ -18,7 +18,8 @@ from rxlane.revert import revert
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost
-from unit.simhost import Killed, MemoryStore, SimHost, tuned
+from unit.faults import WAYS, all_comes_back
+from unit.simhost import MemoryStore, SimHost, tuned
 
 
 def asked(*devices: str, **options: object) -> Policy:
@@ -198,22 +199,10 @@ def test_growing_and_shrinking_comes_back(count: int) -> None:
     assert simhost.settings(sim) == before and store.text is None
 
 
-@pytest.mark.parametrize("way", ["fail_at", "lie_at", "kill_at"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("channels", ["2", "6"])
 def test_whatever_happens_at_any_write_comes_back(way: str, channels: str) -> None:
-    options = FULL | {"channels": channels}
-    sim = SimHost(host())
-    apply(sim, MemoryStore(), asked(**options))
-    for number in range(sim.writes):
-        sim = SimHost(host())
-        before, store = simhost.settings(sim), MemoryStore()
-        setattr(sim, way, number)
-        with pytest.raises((RxlaneError, Killed)):
-            apply(sim, store, asked(**options))
-        if way == "kill_at":
-            rollback(sim, store)
-        assert simhost.settings(sim) == before, number
-        assert store.text is None
+    all_comes_back(way, host(), asked(**(FULL | {"channels": channels})))
 
 
 def test_a_policy_without_channels_brings_them_back() -> None:

@@ -19,7 +19,8 @@ from rxlane.revert import revert
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost
-from unit.simhost import Killed, MemoryStore, SimHost
+from unit.faults import WAYS, all_comes_back
+from unit.simhost import MemoryStore, SimHost
 
 
 def asked(*devices: str, **options: object) -> Policy:
@@ -256,20 +257,9 @@ def test_the_one_order() -> None:
     assert kinds == sorted(kinds, key=["irq", "napi", "thread", "queue", "sysctl"].index)
 
 
-@pytest.mark.parametrize("way", ["fail_at", "lie_at", "kill_at"])
+@pytest.mark.parametrize("way", WAYS)
 def test_whatever_happens_at_any_write_comes_back(way: str) -> None:
-    sim = SimHost(host())
-    apply(sim, MemoryStore(), asked(**FULL))
-    for number in range(sim.writes):
-        sim = SimHost(host())
-        before, store = simhost.settings(sim), MemoryStore()
-        setattr(sim, way, number)
-        with pytest.raises((RxlaneError, Killed)):
-            apply(sim, store, asked(**FULL))
-        if way == "kill_at":
-            rollback(sim, store)
-        assert simhost.settings(sim) == before, number
-        assert store.text is None
+    all_comes_back(way, host(), asked(**FULL))
 
 
 def test_a_managed_interrupt_is_unmovable_and_fails_nothing() -> None:

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What goes wrong at each single write of an apply, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rxlane.apply import apply, rollback
+from rxlane.errors import RxlaneError
+from rxlane.model import Snapshot
+from rxlane.sections import Policy
+from unit import simhost
+from unit.simhost import Killed, MemoryStore, SimHost
+
+# Attributes of SimHost: the write of that number fails, does nothing, or is the last.
+WAYS = ("fail_at", "lie_at", "kill_at")
+
+
+def all_comes_back(way: str, start: Snapshot, policy: Policy) -> None:
+    """Each write of the apply in turn goes wrong in a way of WAYS; the originals are back."""
+    sim = SimHost(start)
+    apply(sim, MemoryStore(), policy)
+    for number in range(sim.writes):
+        sim = SimHost(start)
+        before, store = simhost.settings(sim), MemoryStore()
+        setattr(sim, way, number)
+        with pytest.raises((RxlaneError, Killed)):
+            apply(sim, store, policy)
+        if way == "kill_at":
+            rollback(sim, store)
+        assert simhost.settings(sim) == before, number
+        assert store.text is None
