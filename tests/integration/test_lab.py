@@ -2,6 +2,7 @@
 """The lab itself: the guest is the machine it claims to be, and its failures are told apart."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,29 @@ def test_lost_guest_and_splat_are_told_apart() -> None:
             vm.check_splats()
         vm.put(b"c", "/root/crash")
         vm.run(["dd", "of=/proc/sysrq-trigger", "if=/root/crash"], timeout=60)
+
+
+class Raced(Guest):
+    """A guest whose first boot ends as it does where QEMU's emulated CPUs race, with its words."""
+
+    def __init__(self) -> None:
+        super().__init__(KERNELS[OURS](), GuestSpec(cpus=2, share=[Path(__file__)]))
+        self.accel, self.boots = "tcg", 0
+
+    def _wait_for_boot(self) -> None:
+        super()._wait_for_boot()
+        self.boots += 1
+        if self.boots == 1:
+            self._end()
+            with self.console.open("a") as console:
+                console.write("[    2.2] Oops: int3: 0000 [#1] PREEMPT SMP PTI\n")
+            raise self._lost("QEMU ended at boot")
+
+
+def test_a_boot_lost_to_the_emulation_is_done_anew() -> None:
+    """The second boot has all of the guest's disks again."""
+    raced = Raced()
+    with raced as vm:
+        assert raced.boots == 2
+        assert vm.read(f"/mnt/share/{Path(__file__).name}") == Path(__file__).read_bytes()
+        vm.check_splats()

@@ -30,6 +30,8 @@ from lab.splat import emulation_race, splats
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
 BOOT_S = {"kvm": 90.0, "tcg": 900.0}
+# Boots tried of a guest whose emulated CPUs race, which they do now and then.
+BOOTS = 4
 CONSOLE_TAIL = 30
 # What takes other kernels seconds takes an emulated debug kernel minutes.
 DEBUG_PATIENCE = 5
@@ -246,23 +248,24 @@ class Guest:
         return GuestLost(f"{why}; console {self.console}:\n{tail}")
 
     def _boot(self) -> None:
-        """Starts the machine; once more where the emulation, not the kernel, failed at boot."""
-        self._start()
-        try:
-            self._wait_for_boot()
-        except GuestLost:
-            if self.accel != "tcg" or not emulation_race(self.console_text()):
-                raise
-            say("emulated CPUs raced at boot (an int3 that was gone already); booting once more")
-            for name in ("qmp", "qga"):
-                (self.folder / name).unlink(missing_ok=True)
-            self.console.rename(self.console.with_suffix(".first"))
-            self._start()
-            self._wait_for_boot()
-
-    def _start(self) -> None:
+        """Starts the machine; anew where the emulation, not the kernel, failed."""
         argv = self._network.inside(self._command())
         (self.folder / "command").write_text(" ".join(argv) + "\n")
+        for attempt in range(1, BOOTS + 1):
+            self._start(argv)
+            try:
+                return self._wait_for_boot()
+            except GuestLost:
+                raced = self.accel == "tcg" and emulation_race(self.console_text())
+                if not raced or attempt == BOOTS:
+                    raise
+            say("emulated CPUs raced at boot (an int3 that was gone already); booting once more")
+            self._end()
+            for name in ("qmp", "qga"):
+                (self.folder / name).unlink(missing_ok=True)
+            self.console.rename(self.folder / f"console.{attempt}")
+
+    def _start(self, argv: list[str]) -> None:
         with (self.folder / "qemu.log").open("wb") as log:
             self._qemu = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -294,12 +297,17 @@ class Guest:
             return None
         return agent
 
-    def _stop(self, keep: bool) -> None:
+    def _end(self) -> None:
+        """Ends QEMU, if it runs."""
         if self._agent is not None:
             self._agent.close()
+            self._agent = None
         if self._qemu is not None:
             self._qemu.kill()
             self._qemu.wait()
+
+    def _stop(self, keep: bool) -> None:
+        self._end()
         self._network.delete()
         if keep:
             say(f"the guest's console and QEMU's words are kept in {self.folder}")
