@@ -108,8 +108,7 @@ def source_lines() -> list[str]:
 
 
 def make_image(root: Path, image: Path) -> None:
-    tool(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "rxroot", "-O", "^has_journal",
-          "-d", root, image, IMAGE_SIZE])  # fmt: skip
+    tool(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "rxroot", "-d", root, image, IMAGE_SIZE])
 
 
 def make_root(out: Path, extra: tuple[str, ...], label: str) -> None:
