@@ -26,6 +26,7 @@ from rxlane.model import (
     Target,
     lanes,
 )
+from rxlane.placer import Placer, starts
 from rxlane.sections import Policy, Section
 from rxlane.settings import View
 from rxlane.wanted import Wanted
@@ -57,9 +58,12 @@ def _lay_out(draft: Draft, snapshot: Snapshot, policy: Policy) -> Plan:
     threaded: list[Wanted] = []
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
-    placer, chosen = placement.place(draft, snapshot.topology, threaded)
+    placed = assigned(snapshot, policy.irq)
+    named = (*assigned(snapshot, policy.sections), *placed)
+    placer = Placer(snapshot.topology, starts(link for _, link in named))
+    chosen = placement.place(draft, placer, threaded)
     dangers.check_threads(snapshot, chosen)
-    layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
+    layout.place(draft, placer, placed, _bound(draft, threaded))
     steering.steer(draft, placer, assigned(snapshot, policy.steering), policy.steering)
     dangers.check_sockets(draft, threaded)
     busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}

@@ -8,11 +8,12 @@ over all devices of a plan, so that devices go to different ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
 from rxlane.model import IRQ_CPUS, WHOLE, Irq, Lane, Link, Target, Topology, lanes
+from rxlane.placer import Placer, Request
 from rxlane.sections import IrqLayout
 
 Key = tuple[str, int]  # device and RX queue
@@ -22,7 +23,7 @@ BALANCER = "irqbalance"
 
 def place(
     draft: Draft,
-    placer: topology.Placer,
+    placer: Placer,
     devices: list[tuple[IrqLayout, Link]],
     bound: Mapping[Key, int],
 ) -> None:
@@ -32,12 +33,10 @@ def place(
     for section, _ in asked:
         check_cpus(host, section, "irq_cpus", section.cpus or ())
     wanted = _movable(draft, asked)
-    # By queue first: one queue more at one device moves no interrupt of another's lower queues.
-    for section, link, lane, irq in sorted(wanted, key=_turn):
-        queue = lane.queue.index
-        cpus = _choose(host, placer, section, link, bound.get((link.name, queue)))
+    for (section, link, lane, irq), cpus in _choose(host, placer, wanted, bound):
         reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], {_called(irq)}"
-        draft.want(Target(link.name, queue, IRQ_CPUS), cpulist.render(cpus), reason)
+        target = Target(link.name, lane.queue.index, IRQ_CPUS)
+        draft.want(target, cpulist.render(cpus), reason)
     if wanted and BALANCER in draft.view.snapshot.writers:
         numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)
         draft.warnings.append(
@@ -48,10 +47,6 @@ def place(
 
 def _called(irq: Irq) -> str:
     return f"IRQ {irq.number}" if irq.number >= 0 else "the new queue's IRQ"
-
-
-def _turn(one: Wanted) -> tuple[int, int]:
-    return one[2].queue.index, one[1].ifindex
 
 
 def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted]:
@@ -82,16 +77,30 @@ def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted
 
 
 def _choose(
-    host: Topology, placer: topology.Placer, section: IrqLayout, link: Link, thread: int | None
-) -> tuple[int, ...]:
+    host: Topology, placer: Placer, wanted: list[Wanted], bound: Mapping[Key, int]
+) -> Iterator[tuple[Wanted, tuple[int, ...]]]:
+    """Yield the CPUs of each interrupt: those given or its thread's, else one of its own."""
+    placed = [(one, _given(placer, one, bound)) for one in wanted]
+    alone = [one for one, cpus in placed if cpus is None]
+    dealt = iter(placer.deal([_request(host, section, link) for section, link, _, _ in alone]))
+    for one, cpus in placed:
+        yield one, (next(dealt),) if cpus is None else cpus
+
+
+def _given(placer: Placer, one: Wanted, bound: Mapping[Key, int]) -> tuple[int, ...] | None:
+    section, link, lane, _ = one
     if section.node:
         return placer.ordinary(link.node)
+    thread = bound.get((link.name, lane.queue.index))
     if thread is not None and (not section.cpus or thread in section.cpus):
         return (thread,)
-    pool = section.cpus or topology.near(
-        host, topology.pool(host, exclusive=False, realtime=False, cpu0=False), link.node
-    )
-    if not section.cpus:
-        pool = topology.restrict(host, pool, section.placement, link.node)
-    spread = section.placement == topology.SPREAD_LLC
-    return (placer.take(pool, link.node, exclusive=False, spread=spread),)
+    return None
+
+
+def _request(host: Topology, section: IrqLayout, link: Link) -> Request:
+    if section.cpus:
+        return Request(link.ifindex, section.cpus, link.node, named=True)
+    pool = topology.pool(host, exclusive=False, realtime=False, cpu0=False)
+    pool = topology.near(host, pool, link.node)
+    pool = topology.restrict(host, pool, section.placement, link.node)
+    return Request(link.ifindex, pool, link.node, spread=section.placement == topology.SPREAD_LLC)

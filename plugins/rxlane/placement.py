@@ -8,37 +8,25 @@ from collections import Counter
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
 from rxlane.model import CPUS, SCHED, UNKNOWN_SCHED, Lane, Target, Topology
+from rxlane.placer import Placer, Request
 from rxlane.wanted import Chosen, Wanted, refuse
 
 
-def place(
-    draft: Draft, host: Topology, wanted: list[Wanted]
-) -> tuple[topology.Placer, list[Chosen]]:
+def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
     """Plan CPU and class of every thread; raise REFUSED when the host would be endangered.
 
-    Returns the placer, which knows the CPUs that are taken, and the CPUs of each thread.
+    Returns the CPUs of each thread.
     """
+    host = placer.topology
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
-    chooser = _Chooser(host)
-    cpus = {id(one): chooser.choose(one) for one in sorted(threaded, key=_turn)}
-    chosen = [(one, cpus[id(one)]) for one in threaded]
+    chosen = _Chooser(placer).choose(threaded)
     _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
     for one, own in chosen:
         _plan(draft, one, own)
-    return chooser.placer, chosen
-
-
-def _turn(one: Wanted) -> tuple[bool, bool, int, int]:
-    """Say who chooses first: lists that name their CPUs, then those who want a CPU for themselves.
-
-    Then by queue, so that one queue more at a device moves no lower queue of another.
-    """
-    named = bool(one.section.cpus)
-    queue = 0 if named else one.lane.queue.index
-    return not named, not one.exclusive and not named, queue, 0 if named else one.link.ifindex
+    return chosen
 
 
 def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
@@ -56,31 +44,49 @@ def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
 
 
 class _Chooser:
-    """Chooses CPUs for one thread after the other."""
+    """Chooses the CPUs of all threads."""
 
-    def __init__(self, host: Topology) -> None:
-        self._host = host
-        self._online = host.online
-        self.placer = topology.Placer(host)
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        self._host = placer.topology
+        self._online = self._host.online
         self._turns: Counter[str] = Counter()
         self._pools: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
 
-    def choose(self, one: Wanted) -> tuple[int, ...]:
-        """Return the CPUs the thread may run on: one unless the section shares or leaves them."""
+    def choose(self, threaded: list[Wanted]) -> list[Chosen]:
+        """Return the CPUs each thread may run on: one unless the section shares or leaves them.
+
+        Lists that name their CPUs choose first.
+        """
+        placed = [(one, self._given(one)) for one in threaded]
+        auto = [one for one, cpus in placed if cpus is None]
+        dealt = iter(self._placer.deal([self._request(one) for one in auto]))
+        return [(one, (next(dealt),) if cpus is None else cpus) for one, cpus in placed]
+
+    def _given(self, one: Wanted) -> tuple[int, ...] | None:
+        """Return the CPUs that the section says, None where one is to be chosen."""
         given = one.section.cpus
         if given is None:
             return self._online
         if one.section.shared_cpus:
             return given or self._pool(one)
-        if given:
-            turn = self._turns[one.section.name]
-            self._turns[one.section.name] += 1
-            number = given[turn % len(given)]
-            self.placer.note(number, one.exclusive)
-            return (number,)
-        spread = one.section.placement == topology.SPREAD_LLC
-        node, prefer = one.link.node, None if one.exclusive else _fixed(one.lane)
-        return (self.placer.take(self._pool(one), node, one.exclusive, spread, prefer),)
+        if not given:
+            return None
+        turn = self._turns[one.section.name]
+        self._turns[one.section.name] += 1
+        number = given[turn % len(given)]
+        self._placer.note(number, one.exclusive)
+        return (number,)
+
+    def _request(self, one: Wanted) -> Request:
+        return Request(
+            one.link.ifindex,
+            self._pool(one),
+            one.link.node,
+            one.exclusive,
+            one.section.placement == topology.SPREAD_LLC,
+            None if one.exclusive else _fixed(one.lane),
+        )
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
         kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rxlane import cpulist, topology
+from rxlane import cpulist
 from rxlane.draft import Draft, check_cpus, one_value
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
@@ -28,6 +28,7 @@ from rxlane.model import (
     Queue,
     Target,
 )
+from rxlane.placer import Placer, Request
 from rxlane.sections import RFS_AUTO, FlowSteering
 
 # What Documentation/networking/scaling.rst gives for a host of moderate load, and the share of a
@@ -41,7 +42,7 @@ Device = tuple[FlowSteering, Link]
 
 def steer(
     draft: Draft,
-    placer: topology.Placer,
+    placer: Placer,
     devices: list[Device],
     sections: Iterable[FlowSteering],
 ) -> None:
@@ -81,7 +82,7 @@ def _check_rps(draft: Draft, section: FlowSteering) -> None:
         )
 
 
-def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Link) -> None:
+def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> None:
     if section.rps is None:
         return
     own, every = _steered(draft, link), len(_receiving(link))
@@ -108,11 +109,11 @@ def _rps(draft: Draft, placer: topology.Placer, section: FlowSteering, link: Lin
         draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
 
 
-def _reserve(placer: topology.Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
+def _reserve(placer: Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
     """Take a queue's share of CPUs, those of interrupts, threads and other devices last."""
     cpus: list[int] = []
     for _ in range(share):
-        cpus.append(placer.take(free, link.node, exclusive=False))
+        cpus.append(placer.take(Request(link.ifindex, tuple(free), link.node)))
         free.remove(cpus[-1])
     return tuple(cpus)
 

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from rxlane import cpulist
-from rxlane.model import Cpu, Topology
+from rxlane.model import Topology
 
 # CPUs that must stay for everything else once real-time threads have theirs: one may be busy with
 # an interrupt storm, and an operator still needs a shell.
@@ -17,75 +15,6 @@ HOUSEKEEPING_LEFT = 2
 # How a section lays lanes out where it names no CPUs.
 AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC = "auto", "numa-local", "one-per-core", "spread-llc"
 PLACEMENTS = (AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC)
-
-
-@dataclass(slots=True)
-class Placer:
-    """Hands out CPUs over all devices of a plan, so that devices do not pile up on one CPU."""
-
-    topology: Topology
-    taken: Counter[int] = field(default_factory=Counter)
-    polled: Counter[int] = field(default_factory=Counter)
-    caches: Counter[int | None] = field(default_factory=Counter)
-    _cpus: dict[int, Cpu] = field(init=False)
-    _away: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
-        self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
-
-    def note(self, number: int, exclusive: bool) -> None:
-        """Count a CPU as taken."""
-        cpu = self._cpus[number]
-        self.taken[number] += 1
-        self.caches[cpu.llc] += 1
-        if exclusive:
-            self.polled[number] += 1
-
-    def take(
-        self,
-        pool: Collection[int],
-        node: int | None,
-        exclusive: bool,
-        spread: bool = False,
-        prefer: int | None = None,
-    ) -> int:
-        """Return the best CPU of a non-empty pool and count it as taken.
-
-        Cores without a poller first; the preferred CPU; then for pollers the least used, else the
-        device's own node: a fair thread shares a CPU there rather than pay for the way with every
-        packet; then for pollers isolated CPUs; with spread the last level cache that serves fewest;
-        cores without another thread; the lowest number.
-        """
-        best = min(pool, key=lambda n: self._cost(n, node, exclusive, spread, prefer))
-        self.note(best, exclusive)
-        return best
-
-    def ordinary(self, node: int | None) -> tuple[int, ...]:
-        """Return the node's housekeeping CPUs that no poller has; others where it has none.
-
-        What is sent to a poller's CPU waits for a thread that never yields.
-        """
-        every = self.topology.housekeeping or self.topology.online
-        free = tuple(n for n in every if not self.polled.get(n))
-        return near(self.topology, free or every, node)
-
-    def _cost(
-        self, number: int, node: int | None, exclusive: bool, spread: bool, prefer: int | None
-    ) -> tuple[int, ...]:
-        cpu = self._cpus[number]
-        used, away = self.taken.get(number, 0), int(node is not None and cpu.node != node)
-        return (
-            sum(self.polled.get(s, 0) for s in (*cpu.siblings, number)),
-            int(number != prefer),
-            *((used, away) if exclusive else (away, used)),
-            int(exclusive and number not in self._away),
-            self.caches[cpu.llc] if spread else 0,
-            sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
-            # CPU 0 carries the kernel's own work.
-            + int(exclusive and number != 0 and 0 in cpu.siblings),
-            number,
-        )
 
 
 def near(topology: Topology, cpus: Collection[int], node: int | None) -> tuple[int, ...]:
@@ -120,13 +49,13 @@ def first_of_cores(topology: Topology, cpus: Collection[int]) -> tuple[int, ...]
 def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
     """Return the CPUs that `auto` chooses from; empty when there is none to give.
 
-    exclusive: a busy poller or a real-time thread, which wants a CPU for itself. cpu0: real-time
-    threads may use CPU 0.
+    exclusive: a busy poller or a real-time thread, which wants a CPU for itself; fair threads and
+    interrupts share all housekeeping CPUs, CPU 0 last. cpu0: real-time threads may use CPU 0.
     """
     online = topology.online
     if not exclusive:
         ordinary = topology.housekeeping or online
-        return tuple(n for n in ordinary if n != 0) or ordinary
+        return tuple(sorted(ordinary, key=lambda n: (n == 0, n)))
     isolated = tuple(n for n in online if n not in topology.housekeeping)
     rest = tuple(n for n in topology.housekeeping if n != 0)
     if realtime:

@@ -30,9 +30,10 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     or a CPU list (such as `2,4-7`). With `auto` and a list each interrupt gets one CPU: that of its
     queue's NAPI thread when the thread is bound to one, else the least used
     near the device. CPUs are counted over all devices, so that devices go to
-    different ones. `auto` stays on the device's NUMA node and leaves out
-    isolated CPUs and CPU 0. With `numa-local` each interrupt may go to all
-    housekeeping CPUs of the device's node. `one-per-core` and `spread-llc`
+    different ones. `auto` spreads evenly over the housekeeping CPUs of the
+    device's NUMA node (of the host where the node has none), CPU 0 last, and
+    leaves out isolated CPUs and those of busy pollers. With `numa-local` each
+    interrupt may go to all housekeeping CPUs of the device's node. `one-per-core` and `spread-llc`
     are `auto` with one CPU of each core and over last level caches. Empty leaves interrupts alone.
     Queues that a section `napi` keeps for management keep their interrupts.
 

@@ -91,7 +91,7 @@ def test_two_devices_get_different_cpus() -> None:
     cpus = [
         v for k, v in wanted(plan(host, threaded="on", thread_cpus="auto")).items() if "cpu" in k
     ]
-    assert sorted(map(str, cpus)) == ["1", "2", "3", "4", "5", "6"]
+    assert len(set(cpus)) == 6 and "0" not in cpus
 
 
 def test_round_robin_over_a_list() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,75 @@ def test_devices_go_to_different_cpus() -> None:
     start = host(simhost.link(), SECOND, cpus=simhost.topology(16))
     found = threads(start, threaded="busy-poll", thread_cpus="auto")
     assert len(set(found.values())) == 8
+
+
+AUTO = st.sampled_from(
+    [
+        ("irq-cpus", {"irq_cpus": "auto"}),
+        ("thread-cpus", {"threaded": "on", "thread_cpus": "auto"}),
+    ]
+)
+
+
+def of_sizes(sizes: list[int], cpus: Topology, nodes: list[int | None]) -> Snapshot:
+    rows = zip(range(len(sizes)), sizes, nodes, strict=True)
+    return host(
+        *(
+            simhost.link(f"eth{n}", q, ifindex=n + 2, base=9000 + 500 * n, node=m)
+            for n, q, m in rows
+        ),
+        cpus=cpus,
+    )
+
+
+@st.composite
+def shared_hosts(draw: st.DrawFn) -> tuple[Topology, list[int], list[int | None]]:
+    """2 to 32 CPUs, of which at least two housekeeping, and the queues and nodes of devices."""
+    count, nodes = draw(st.integers(2, 32)), draw(st.integers(1, 2))
+    isolated = range(draw(st.integers(2, count)), count)
+    smt = draw(st.sampled_from([1, 2]))
+    cpus = simhost.topology(count, nodes=nodes, smt=smt, isolated=isolated)
+    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    # Devices of both kinds, with a node and without, share CPUs unevenly by design.
+    kinds = st.none() if draw(st.booleans()) else st.integers(0, nodes - 1)
+    return cpus, sizes, [draw(kinds) for _ in sizes]
+
+
+@given(shared_hosts(), AUTO)
+def test_housekeeping_cpus_share_evenly(
+    shared: tuple[Topology, list[int], list[int | None]], asked_for: tuple[str, dict[str, str]]
+) -> None:
+    """Isolated CPUs get nothing; of the others near a device none gets two more than another."""
+    cpus, sizes, nodes = shared
+    found = planned(of_sizes(sizes, cpus, nodes), asked_for[0], **asked_for[1])
+    own = [cpus.housekeeping if n is None else near(cpus, cpus.housekeeping, n) for n in nodes]
+    for local in set(own):
+        names = {f"eth{n}" for n, its in enumerate(own) if its == local}
+        count = Counter(str(v) for k, v in found.items() if k.partition("/")[0] in names)
+        loads = [count[str(n)] for n in local]
+        assert max(loads) - min(loads) <= 1
+        assert sum(loads) == sum(q for q, its in zip(sizes, own, strict=True) if its == local)
+
+
+def near(cpus: Topology, given: tuple[int, ...], node: int) -> tuple[int, ...]:
+    """Those on the node; a node without any has its lanes on those of others."""
+    return tuple(c.number for c in cpus.cpus if c.node == node and c.number in given) or given
+
+
+@given(shared_hosts(), AUTO, st.integers(0, 3))
+def test_a_queue_more_moves_few_lanes(
+    shared: tuple[Topology, list[int], list[int | None]],
+    asked_for: tuple[str, dict[str, str]],
+    which: int,
+) -> None:
+    cpus, sizes, nodes = shared
+    more = [q + (n == which % len(sizes)) for n, q in enumerate(sizes)]
+    before, after = (
+        planned(of_sizes(given, cpus, nodes), asked_for[0], **asked_for[1])
+        for given in (sizes, more)
+    )
+    moved = [name for name, value in before.items() if after[name] != value]
+    assert len(moved) <= len(sizes) + 2
 
 
 @given(

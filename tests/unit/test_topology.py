@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from rxlane import topology
+from rxlane.placer import Placer, Request
 from unit import simhost
 
 
@@ -29,34 +30,43 @@ def test_pool_of_exclusive_threads(
 
 def test_ordinary_threads_stay_off_isolated_cpus_and_cpu_0() -> None:
     host = simhost.topology(4, isolated=(3,))
-    assert topology.pool(host, False, False, False) == (1, 2)
+    assert topology.pool(host, False, False, False) == (1, 2, 0)
     assert topology.pool(simhost.topology(1), False, False, False) == (0,)
 
 
 def test_pollers_take_a_cpu_each_near_ones_first() -> None:
     host = simhost.topology(8, nodes=2)
-    placer = topology.Placer(host)
-    taken = [placer.take(range(8), 1, True) for _ in range(8)]
+    placer = Placer(host)
+    taken = [placer.take(Request(2, tuple(range(8)), 1, True)) for _ in range(8)]
     assert taken[:4] == [4, 5, 6, 7] and sorted(taken) == list(range(8))
 
 
 def test_fair_threads_share_near_cpus_alone_on_their_core_first() -> None:
     host = simhost.topology(8, nodes=2, smt=2)
-    placer = topology.Placer(host)
-    assert [placer.take(range(8), 1, False) for _ in range(8)] == [4, 6, 5, 7, 4, 6, 5, 7]
+    placer = Placer(host)
+    assert [placer.take(Request(2, tuple(range(8)), 1)) for _ in range(8)] == [
+        4,
+        6,
+        5,
+        7,
+        4,
+        6,
+        5,
+        7,
+    ]
     # Beside a poller a fair thread would starve: then it leaves the node.
-    placer = topology.Placer(host)
+    placer = Placer(host)
     for cpu in (4, 6):
         placer.note(cpu, exclusive=True)
-    assert placer.take(range(8), 1, False) == 0
+    assert placer.take(Request(2, tuple(range(8)), 1)) == 1
 
 
 def test_a_thread_goes_to_its_interrupt_that_cannot_move() -> None:
-    placer = topology.Placer(simhost.topology(4))
-    assert [placer.take((1, 2, 3), None, False, False, 3) for _ in range(2)] == [3, 3]
-    assert placer.take((1, 2), None, False, False, 3) == 1
+    placer = Placer(simhost.topology(4))
+    assert [placer.take(Request(2, (1, 2, 3), prefer=3)) for _ in range(2)] == [3, 3]
+    assert placer.take(Request(2, (1, 2), prefer=3)) == 1
     placer.note(2, exclusive=True)
-    assert placer.take((1, 2, 3), None, False, False, 2) == 1
+    assert placer.take(Request(2, (1, 2, 3), prefer=2)) == 1
 
 
 def test_siblings() -> None:

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Hands out CPUs to the lanes of a plan, counted over all devices and parts of it. Pure.
+
+How many lanes a CPU gets follows from what it costs to put one there, so lanes are spread evenly.
+Which lanes these are follows from the device and the lane's place in it as far as the numbers
+allow: were it the order of choice too, one queue more would move every lane that chooses later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rxlane.model import Cpu, Link, Topology
+from rxlane.topology import near
+
+# The golden section: devices that start so far apart along the CPUs are spread however many they
+# are, and one device more moves no other's start.
+APART = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A lane that wants one CPU of a non-empty pool.
+
+    node: the device's. exclusive: a busy poller or a real-time thread, which wants a CPU for
+    itself. spread: over last level caches. prefer: the CPU of an interrupt that cannot move.
+    named: the operator named the CPUs, so CPU 0 is one as the others.
+    """
+
+    ifindex: int
+    pool: tuple[int, ...]
+    node: int | None = None
+    exclusive: bool = False
+    spread: bool = False
+    prefer: int | None = None
+    named: bool = False
+
+
+def starts(links: Iterable[Link]) -> dict[int, float]:
+    """Return a start for each device among those of its node, by ifindex."""
+    ranks: Counter[int | None] = Counter()
+    found = {}
+    for link in sorted({link.ifindex: link for link in links}.values(), key=lambda li: li.ifindex):
+        found[link.ifindex] = ranks[link.node] * APART % 1
+        ranks[link.node] += 1
+    return found
+
+
+@dataclass(slots=True)
+class _Row:
+    """CPUs that are as good as each other for some lanes.
+
+    extras: how many lanes go there once every CPU of all rows has its even share.
+    """
+
+    cpus: list[int]
+    extras: int = 0
+
+
+@dataclass(slots=True)
+class Placer:
+    """Counts what each CPU has, so that devices do not pile up on one CPU.
+
+    starts: where each device's lanes start along the CPUs, 0 to 1, by ifindex; see starts().
+    """
+
+    topology: Topology
+    starts: Mapping[int, float] = field(default_factory=dict)
+    taken: Counter[int] = field(default_factory=Counter)
+    polled: Counter[int] = field(default_factory=Counter)
+    caches: Counter[int | None] = field(default_factory=Counter)
+    _cpus: dict[int, Cpu] = field(init=False)
+    _away: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
+        self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
+
+    def note(self, number: int, exclusive: bool, count: int = 1) -> None:
+        """Count a CPU as taken."""
+        cpu = self._cpus[number]
+        self.taken[number] += count
+        self.caches[cpu.llc] += count
+        if exclusive:
+            self.polled[number] += count
+
+    def deal(self, requests: Sequence[Request]) -> list[int]:
+        """Return a CPU for each request; those of a device are in the order of its queues.
+
+        Pollers choose first, then lanes with an interrupt that cannot move; of each, devices that
+        have a node.
+        """
+        found: dict[int, int] = {}
+        alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        for number, one in enumerate(requests):
+            kind = (self._reach(one), one.spread, one.exclusive, one.prefer, one.named)
+            alike[kind].append(number)
+        groups = sorted(
+            (_by_turn(requests, rows) for rows in alike.values()),
+            key=lambda rows: (requests[rows[0]].prefer is None, requests[rows[0]].node is None),
+        )
+        polling = [rows for rows in groups if requests[rows[0]].exclusive]
+        while polling:
+            for rows in polling:
+                self._place(requests, rows, found)
+            # Those that found no CPU near: pollers of other devices have theirs now.
+            polling = [left for rows in polling if (left := [n for n in rows if n not in found])]
+        for rows in groups:
+            if not requests[rows[0]].exclusive:
+                self._place(requests, rows, found)
+        return [found[number] for number in range(len(requests))]
+
+    def _reach(self, one: Request) -> tuple[tuple[int, ...], int | None]:
+        """Return the CPUs that the lane may go to, and the node where only that tells them apart.
+
+        A fair lane leaves its node for nothing but a poller's.
+        """
+        local = near(self.topology, one.pool, one.node)
+        alike = len(local) == len(one.pool)
+        return one.pool, None if alike else one.node
+
+    def _place(self, requests: Sequence[Request], rows: list[int], found: dict[int, int]) -> None:
+        found |= zip(rows, self._share([requests[n] for n in rows]), strict=False)
+
+    def take(self, one: Request) -> int:
+        """Return the best CPU of the pool and count it as taken.
+
+        Cores without a poller first; the preferred CPU; then for pollers the least used, else the
+        device's own node: a fair thread shares a CPU there rather than pay for the way with every
+        packet; then for pollers isolated CPUs; CPU 0, which carries the kernel's own work, after
+        those that have as much; with spread the last level cache that serves fewest; cores without
+        another thread; the lowest number.
+        """
+        best = min(one.pool, key=lambda n: (*self._cost(n, one), n))
+        self.note(best, one.exclusive)
+        return best
+
+    def ordinary(self, node: int | None) -> tuple[int, ...]:
+        """Return the node's housekeeping CPUs that no poller has; others where it has none.
+
+        What is sent to a poller's CPU waits for a thread that never yields.
+        """
+        every = self.topology.housekeeping or self.topology.online
+        free = tuple(n for n in every if not self.polled.get(n))
+        return near(self.topology, free or every, node)
+
+    def _cost(self, number: int, one: Request) -> tuple[int, ...]:
+        cpu = self._cpus[number]
+        used, away = self.taken.get(number, 0), int(one.node is not None and cpu.node != one.node)
+        return (
+            sum(self.polled.get(s, 0) for s in (*cpu.siblings, number)),
+            int(number != one.prefer),
+            *((used, away) if one.exclusive else (away, used)),
+            int(one.exclusive and number not in self._away),
+            int(number == 0 and not one.named),
+            self.caches[cpu.llc] if one.spread else 0,
+            sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)
+            + int(one.exclusive and number != 0 and 0 in cpu.siblings),
+        )
+
+    def _share(self, requests: list[Request]) -> list[int]:
+        """Return CPUs for the first of these requests, which are alike but for their lanes.
+
+        All of them unless they are exclusive: then as many as there are CPUs of the best kind.
+        """
+        one = requests[0]
+        rows = self._rows(one)
+        cpus = tuple(n for row in rows for n in row.cpus)
+        own = requests[: len(cpus)] if one.exclusive else requests
+        before = Counter({n: self.taken.get(n, 0) for n in cpus})
+        picks = [self.take(replace(r, pool=cpus)) for r in own]
+        after = Counter({n: self.taken.get(n, 0) for n in cpus})
+        level = min(after.values())
+        for row in rows:
+            row.extras = sum(max(0, after[n] - max(level, before[n])) for n in row.cpus)
+        for number in picks:
+            self.note(number, one.exclusive, -1)
+        found = _Dealer(rows, before, level, max(after.values())).deal(own, self.starts)
+        for number in found:
+            self.note(number, one.exclusive)
+        return found
+
+    def _rows(self, one: Request) -> list[_Row]:
+        """Return the CPUs that requests like this one share, in rows of equal ones, best first."""
+        costs = {n: self._cost(n, one) for n in one.pool}
+        # What having more lanes than another CPU does not outweigh; a poller shares none.
+        fixed = 4 if one.exclusive else 3
+        best = min(cost[:fixed] for cost in costs.values())
+        spread = one.spread and len({self._cpus[n].llc for n in one.pool}) > 1
+        turns: Counter[object] = Counter()
+        rows: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for number in sorted(n for n in one.pool if costs[n][:fixed] == best):
+            cpu = self._cpus[number]
+            group = cpu.llc if spread else min((*cpu.siblings, number))
+            rows[*costs[number][4:], turns[group]].append(number)
+            turns[group] += number != 0 or one.named
+        ordered = [_Row(rows[key]) for key in sorted(rows)]
+        return ordered[:1] if one.exclusive else ordered
+
+
+def _by_turn(requests: Sequence[Request], rows: list[int]) -> list[int]:
+    """Sort requests so that each device has its turn with one lane."""
+    turns: Counter[int] = Counter()
+    keys = {}
+    for number in rows:
+        ifindex = requests[number].ifindex
+        keys[number] = (turns[ifindex], ifindex)
+        turns[ifindex] += 1
+    return sorted(rows, key=keys.__getitem__)
+
+
+@dataclass(slots=True)
+class _Dealer:
+    """Says which lane goes where, once it is known how many go to each row of CPUs.
+
+    load: what each CPU has. level: what each will have at least; top: and at most.
+    """
+
+    rows: list[_Row]
+    load: Counter[int]
+    level: int
+    top: int
+    _row_of: dict[int, _Row] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._row_of = {number: row for row in self.rows for number in row.cpus}
+
+    def deal(self, requests: list[Request], starts: Mapping[int, float]) -> list[int]:
+        """Return a CPU for each request: its own place as far as there is room.
+
+        A device's lanes stand side by side along all CPUs; one whose place is taken looks for the
+        like in each row, then for the next place that is free.
+        """
+        ring = [n for row in self.rows for n in row.cpus]
+        turns: Counter[int] = Counter()
+        walks = []
+        for one in requests:
+            start, turn = starts[one.ifindex], turns[one.ifindex]
+            turns[one.ifindex] += 1
+            rows = (ring, *(row.cpus for row in self.rows))
+            walks.append([(r, int(start * len(r)) + turn) for r in rows])
+        found = [next(self._free(walk, 1), None) for walk in walks]
+        return [
+            next(self._free(walk, len(ring))) if number is None else number
+            for number, walk in zip(found, walks, strict=True)
+        ]
+
+    def _free(self, walk: list[tuple[list[int], int]], steps: int) -> Iterator[int]:
+        for cpus, at in walk:
+            for step in range(min(steps, len(cpus))):
+                number = cpus[(at + step) % len(cpus)]
+                if self._admit(number):
+                    yield number
+
+    def _admit(self, number: int) -> bool:
+        if self.load[number] >= self.level:
+            row = self._row_of[number]
+            if not row.extras or self.load[number] >= self.top:
+                return False
+            row.extras -= 1
+        self.load[number] += 1
+        return True
