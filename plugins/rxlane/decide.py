@@ -8,7 +8,7 @@ becomes a Skip with its reason.
 from __future__ import annotations
 
 from rxlane import cpulist, dangers, hardware, housekeeping, layout, placement, steering, uapi
-from rxlane.draft import Draft, assigned
+from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
     CPUS,
@@ -99,7 +99,7 @@ def _device(draft: Draft, section: Section, link: Link) -> list[Wanted]:
         draft.skip(link.name, WHOLE, "napi", "down", reason)
         return []
     if not any(lane.napi for lane in own):
-        reason = "driver reports no NAPI instances" if not link.napis else _unlinked(link, own)
+        reason = _unlinked(link, own) if link.napis else without(link, "NAPI instances")
         draft.skip(link.name, WHOLE, "napi", "unsupported", reason)
         return []
     managed = _managed(draft, section, link, own)

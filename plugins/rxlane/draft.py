@@ -103,6 +103,16 @@ def _links(snapshot: Snapshot, section: Named) -> list[Link]:
     return found
 
 
+def without(link: Link, what: str) -> str:
+    """Say why a device has nothing to lay out, and which devices to name in its place."""
+    if link.physical:
+        return f"driver {link.driver or 'unknown'} reports no {what}"
+    remedy = "of a bond or bridge, name the ports"
+    if link.below:
+        remedy = f"name {', '.join(link.below)} in devices="
+    return f"{link.name} is a virtual device without {what}; {remedy}"
+
+
 def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
     """Refuse a list with a CPU that does not exist or is offline."""
     bad = topology.unusable(host, cpus)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_cpus
+from rxlane.draft import Draft, check_cpus, without
 from rxlane.model import IRQ_CPUS, WHOLE, Irq, Lane, Link, Target, Topology, lanes
 from rxlane.placer import Placer, Request
 from rxlane.sections import IrqLayout
@@ -59,7 +59,13 @@ def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted
             draft.skip(link.name, WHOLE, IRQ_CPUS, "down", reason)
             continue
         aside = draft.aside.get(link.name, 0)
-        for lane in list(lanes(draft.index, link))[aside:]:
+        own = list(lanes(draft.index, link))
+        if all(lane.irq is None for lane in own):
+            # One line for the device: there may be hundreds of queues.
+            reason = without(link, "interrupts of its queues")
+            draft.skip(link.name, WHOLE, IRQ_CPUS, "unsupported", reason)
+            continue
+        for lane in own[aside:]:
             queue, irq = lane.queue.index, lane.irq
             if irq is None:
                 reason = "no interrupt is known for the queue"

@@ -187,7 +187,10 @@ class Tunable:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files."""
+    """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files.
+
+    below: the devices a virtual one stands on, such as the ports of a bond.
+    """
 
     name: str
     ifindex: int
@@ -201,6 +204,7 @@ class Link:
     napis: tuple[Napi, ...] = ()
     queues: tuple[Queue, ...] = ()
     tunables: tuple[Tunable, ...] = field(default=(), metadata=LATER)
+    below: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)

@@ -266,11 +266,12 @@ def _link(
     counts = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
     irqs = _device_irqs(sysfs, row.name)
     queues = link_queues(counts, rows, napis, irqs, row.rx_allocated)
+    physical = _is_physical(sysfs, row.name)
     return Link(
         name=row.name,
         ifindex=row.ifindex,
         up=row.up,
-        physical=_is_physical(sysfs, row.name),
+        physical=physical,
         driver=_driver(sysfs, row.name),
         node=None if node is None or node < 0 else node,
         threaded=sysfs.number(f"{base}/threaded"),
@@ -279,7 +280,14 @@ def _link(
         napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
         queues=queues,
         tunables=tunables,
+        below=() if physical else _below(sysfs, row.name),
     )
+
+
+def _below(sysfs: Sysfs, name: str) -> tuple[str, ...]:
+    """Return the devices below, each a link that netdev_adjacent_sysfs_add() made."""
+    found = sysfs.names(f"sys/class/net/{name}")
+    return tuple(n.removeprefix("lower_") for n in found if n.startswith("lower_"))
 
 
 def _irq(sysfs: Sysfs, number: int) -> Irq:

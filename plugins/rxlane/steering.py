@@ -35,6 +35,7 @@ from rxlane.sections import RFS_AUTO, FlowSteering
 # queue in it on a device of 8.
 LEAST_FLOWS = 32768
 FLOWS_A_QUEUE = 4096
+NO_RPS, NO_RFS = "kernel has no RPS", "kernel has no RFS"
 NO_TABLE = "this network namespace has no flow table"
 
 Device = tuple[FlowSteering, Link]
@@ -92,11 +93,14 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
     enough = section.rps == "auto" and every >= len(near)
     if enough:
         reason += f": {every} queues already reach all {len(near)} CPUs"
+    if own and all(queue.rps_cpus is None for queue in own):
+        draft.skip(link.name, WHOLE, RPS, "unsupported", NO_RPS)
+        return
     share = max(1, (len(near) - every) // len(own)) if own else 0
     used: set[int] = set()
     for queue in own:
         if queue.rps_cpus is None:
-            draft.skip(link.name, queue.index, RPS, "unsupported", "kernel has no RPS")
+            draft.skip(link.name, queue.index, RPS, "unsupported", NO_RPS)
             continue
         cpus: tuple[int, ...] = ()
         if section.rps == "auto" and not enough:
@@ -182,9 +186,12 @@ def _device_flows(
     if entries and not table:
         draft.skip(link.name, WHOLE, RFS, "unsupported", NO_TABLE)
         return
+    if own and all(queue.rps_flow_cnt is None for queue in own):
+        draft.skip(link.name, WHOLE, RFS, "unsupported", NO_RFS)
+        return
     for queue in own:
         if queue.rps_flow_cnt is None:
-            draft.skip(link.name, queue.index, RFS, "unsupported", "kernel has no RFS")
+            draft.skip(link.name, queue.index, RFS, "unsupported", NO_RFS)
             continue
         share = _power_of_two(-(-entries // len(own))) if entries else 0
         draft.want(Target(link.name, queue.index, RFS), share, reason)

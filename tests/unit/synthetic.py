@@ -65,6 +65,7 @@ GROUP: dict[str, Any] = {"count": 1, "smt": 1, "node": 0, "package": 0}
 # combined: TX queue N is polled by RX queue N's NAPI. irq: number of the first, null for a driver
 # whose interrupts nobody can tell apart. irq_cpus: all, or each (one CPU of the node in turn, as
 # drivers hint). managed: the kernel keeps the affinity. steering: the kernel has RPS, RFS and XPS.
+# below: the devices that this one stands on.
 # mode, sched and thread_cpus (all, or each as above) are how the NAPIs are polled already.
 LINK: dict[str, Any] = {
     "name": "eth{n}",
@@ -87,6 +88,7 @@ LINK: dict[str, Any] = {
     "mode": "off",
     "sched": "other:0",
     "thread_cpus": "all",
+    "below": [],
 }
 FIRST_NAPI = 8193  # past the highest CPU, as the kernel has it (MIN_NAPI_ID)
 NAPIS_A_LINK = 128
@@ -184,6 +186,7 @@ class _Maker:
                 0,
                 tuple(napis),
                 (*rx, *senders),
+                below=tuple(row["below"]),
             )
         )
 

@@ -120,6 +120,26 @@ def test_what_cannot_be_placed_is_told() -> None:
     assert list(values(plan, "irq-cpus")) == ["eth0/rx0"]
 
 
+def told(link: Link, **options: object) -> list[str]:
+    start = simhost.snapshot(link)
+    return [str(s) for s in decide(start, asked("eth0", **options)).skips]
+
+
+def test_a_device_without_interrupts_is_told_once() -> None:
+    bare = tuple(replace(q, irq=None) for q in simhost.link(queues=16).queues)
+    bond = replace(simhost.link(), napis=(), queues=bare, physical=False, below=("eno0", "eno1"))
+    end = "eth0 is a virtual device without interrupts of its queues;"
+    start = "eth0: irq-cpus unsupported:"
+    assert told(bond, irq_cpus="auto") == [f"{start} {end} name eno0, eno1 in devices="]
+    alone = replace(bond, below=(), queues=())
+    assert told(alone, irq_cpus="4") == [f"{start} {end} of a bond or bridge, name the ports"]
+    nic = replace(bond, physical=True, driver="ena")
+    assert told(nic, irq_cpus="auto") == [f"{start} driver ena reports no interrupts of its queues"]
+    unlinked = tuple(replace(q, napi_id=None) for q in bare)
+    lanes = told(replace(bond, queues=unlinked), threaded="on")
+    assert len(lanes) == 1 and "without NAPI instances; name eno0, eno1" in lanes[0]
+
+
 def test_another_writer_is_told() -> None:
     start = replace(host(), writers=("irqbalance",))
     assert "40-43" in decide(start, asked(irq_cpus="auto")).warnings[0]

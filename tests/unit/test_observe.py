@@ -105,6 +105,13 @@ def test_topology_of_a_bare_tree(tmp_path: Path) -> None:
     assert found.online == (0,) and found.cpus[0].siblings == (0,)
 
 
+def test_devices_below(tmp_path: Path) -> None:
+    base = "sys/class/net/bond0"
+    sysfs = tree(tmp_path, {f"{base}/lower_eth0": "", f"{base}/lower_eth1": "", f"{base}/mtu": ""})
+    assert observe._below(sysfs, "bond0") == ("eth0", "eth1")
+    assert observe._below(sysfs, "veth0") == ()
+
+
 def test_physical_and_virtual_devices(tmp_path: Path) -> None:
     sysfs = tree(tmp_path, {"sys/class/net/veth0/ifindex": "3"})
     for bus, name in (("virtio", "eth0"), ("netdevsim", "eni1")):
