@@ -23,6 +23,8 @@ VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 # What depends on how the kernel was built.
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
 	profile.py)
+# What needs the debug kernel.
+DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py alloc_failures.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit hosts lint debs tool-debs kernel-tree kernel-refresh series integration check \
@@ -80,13 +82,13 @@ check-series: venv ## each patch of the series builds alone (long)
 	RXLANE_STRICT=1 $(LAB) series 6.12 --build
 	RXLANE_STRICT=1 $(LAB) series 7.2 --build
 
-check-debug: venv debs ## guest tests on the debug kernel, and its hung-task limit (long)
+check-debug: venv debs ## guest tests, stress and failing allocations on the debug kernel (long)
 	RXLANE_STRICT=1 RXLANE_VARIANT=ours-6.12/debug $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS)
-	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration/test_hung_limit.py $(ARGS)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest $(DEBUG_TESTS) $(ARGS)
 
 check-long: venv debs ## stress, power cuts (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long \
-		--ignore tests/integration/test_hung_limit.py $(ARGS)
+		$(addprefix --ignore=,$(DEBUG_TESTS)) $(ARGS)
 
 check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \

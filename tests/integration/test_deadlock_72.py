@@ -114,18 +114,18 @@ def dumped(vm: Guest, command: str, device: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def flooded(vm: Guest, kind: str, rate: int) -> Iterator[None]:
+def flooded(vm: Guest, kind: str, rate: int, milliseconds: int = FLOOD_MS) -> Iterator[None]:
     """``rate`` small datagrams a second to a NIC of the guest."""
     mac, address = NICS[kind]
     address = address.removesuffix("/24")
-    peer = {"to": address, "port": 6000, "flows": 25, "size": 64, "rate": rate, "ms": FLOOD_MS}
+    peer = {"to": address, "port": 6000, "flows": 25, "size": 64, "rate": rate, "ms": milliseconds}
     words = [word for name, value in peer.items() for word in (f"--{name}", str(value))]
     tap = f"t-{kind}"
     vm.host(["ip", "neigh", "replace", address, "lladdr", mac, "dev", tap, "nud", "permanent"])
     sender = vm.popen([str(build_tool("udpflood")), *words])
     try:
         yield
-        assert sender.poll() is None, "the flood ended before the test did"
+        assert sender.poll() is None, f"the flood ended before: {sender.communicate()}"
     finally:
         sender.kill()
         sender.communicate()

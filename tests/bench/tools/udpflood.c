@@ -17,6 +17,7 @@
 #define MAX_BATCH	32
 #define SLICE_NS	500000LL	/* pacing step: bursts stay under 0.5 ms */
 #define MAX_PACKETS	1000000000LL
+#define MAX_FLOOD_SECONDS	10800
 
 struct flood {
 	struct sockaddr_in to;
@@ -174,7 +175,7 @@ int main(int argc, char **argv)
 			f.max_packets = number("--max-packets", optarg, 1, MAX_PACKETS);
 			break;
 		case 'd':
-			f.duration_ns = number("--ms", optarg, 1, MAX_SECONDS * 1000LL)
+			f.duration_ns = number("--ms", optarg, 1, MAX_FLOOD_SECONDS * 1000LL)
 					* 1000000;
 			break;
 		default: usage();

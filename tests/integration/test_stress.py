@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-debug`: NAPIs switched 10,000 times under flood while everything else happens.
+
+guest/napi_stress.py does it and says what counts. On our 6.12, with everything that finds faults
+in a kernel, nothing may get stuck, no queue fall quiet and no splat come; stock 7.2 gets stuck.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_deadlock_72 import flooded
+
+from lab.kernel import build
+from lab.vm import Guest, GuestSpec
+
+pytestmark = pytest.mark.long
+
+SCRIPTS = Path(__file__).parent / "guest"
+TOGGLES, DISTURBANCES = 10_000, 500
+DISTURBERS = ("link", "channels", "bind", "namespace", "hotplug")
+MODES = ("off", "on", "busy-poll")
+# Each of the three modes in at least this part of the toggles.
+LEAST = 0.1
+QUEUES = 2
+# Seconds, and packets a second of the flood: what an emulated debug kernel takes beside the rest.
+LIMIT_S, RATE = 7200, 20_000
+STOCK_LIMIT_S = 300
+
+Outcome = dict[str, Any]
+
+
+def stress(vm: Guest, toggles: int, disturbances: int, seconds: int) -> Outcome:
+    """The outcome of napi_stress.py, its seed included; other managers of links are stopped."""
+    for script in ("napi_contract.py", "napi_stress.py"):
+        vm.put(SCRIPTS / script, f"/root/{script}")
+    vm.run(
+        [
+            "systemctl",
+            "stop",
+            "irqbalance",
+            "systemd-networkd.socket",
+            "systemd-networkd",
+            "systemd-udevd-control.socket",
+            "systemd-udevd-kernel.socket",
+            "systemd-udevd",
+        ]
+    )
+    seed = random.randrange(1 << 30)
+    words = [str(number) for number in (toggles, disturbances, seconds, seed)]
+    argv = ["python3", "/root/napi_stress.py", vm.nic, *words]
+    with flooded(vm, "virtio", RATE, milliseconds=(seconds + 600) * 1000):
+        outcome: Outcome = json.loads(vm.run(argv, timeout=seconds + 600).stdout)
+    print(json.dumps({"seed": seed, **outcome}, indent=1))
+    return outcome
+
+
+def test_ten_thousand_toggles() -> None:
+    spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048)
+    with Guest(build("6.12", "debug", patched=True), spec) as vm:
+        outcome = stress(vm, TOGGLES, DISTURBANCES, LIMIT_S)
+        vm.check_splats()
+    counts = outcome["counts"]
+    assert outcome["stuck"] == {} and outcome["faults"] == []
+    assert sum(counts[mode] for mode in MODES) >= TOGGLES
+    assert min(counts[mode] for mode in MODES) >= LEAST * TOGGLES
+    assert min(counts[role] for role in DISTURBERS) >= DISTURBANCES
+
+
+def test_stock_gets_stuck() -> None:
+    with Guest(build("7.2", patched=False), GuestSpec(cpus=2, queues=QUEUES)) as vm:
+        outcome = stress(vm, TOGGLES, DISTURBANCES, STOCK_LIMIT_S)
+    assert any(state.startswith("D") for state in outcome["stuck"].values()), outcome
