@@ -7,6 +7,8 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rxlane import cpulist, dangers, hardware, housekeeping, layout, placement, steering, uapi
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
@@ -30,6 +32,7 @@ from rxlane.placer import Placer, starts
 from rxlane.sections import Policy, Section
 from rxlane.settings import View
 from rxlane.wanted import Wanted
+from rxlane.whole import whole
 
 ATTRIBUTE = {
     DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
@@ -50,25 +53,46 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     draft = Draft(view, Index.of(future), present)
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
-    return _lay_out(draft, future, policy)
+    placed = assigned(future, policy.irq)
+    placer = Placer(future.topology, starts(link for _, link in (*devices, *placed)))
+    _lay_out(draft, placer if (stood := _stand(draft, placer, policy)) is None else stood, policy)
+    return draft.plan()
 
 
-def _lay_out(draft: Draft, snapshot: Snapshot, policy: Policy) -> Plan:
-    """Plan everything that belongs to queues, on the host as it will be with its channels."""
+def _stand(draft: Draft, placer: Placer, policy: Policy) -> Placer | None:
+    """Lay out the whole host where CPUs are offline, for the draft to keep to; see rxlane.whole."""
+    snapshot = draft.view.snapshot
+    complete = whole(snapshot.topology)
+    if complete is snapshot.topology:
+        return None
+    view = View.of(replace(snapshot, topology=complete))
+    trial = Draft(view, draft.index, draft.present, aside=draft.aside)
+    placer = Placer(complete, placer.starts)
+    try:
+        _lay_out(trial, placer, policy)
+    except RxlaneError:
+        return None  # there is nothing to keep to where the whole host would be refused
+    draft.standing = trial.decided()
+    return placer.fork(snapshot.topology)
+
+
+def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
+    """Plan everything that belongs to queues, on the host as it will be with its channels.
+
+    The placer is left with the lanes' threads and interrupts.
+    """
+    snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
-    placed = assigned(snapshot, policy.irq)
-    named = (*assigned(snapshot, policy.sections), *placed)
-    placer = Placer(snapshot.topology, starts(link for _, link in named))
     chosen = placement.place(draft, placer, threaded)
     dangers.check_threads(snapshot, chosen)
-    layout.place(draft, placer, placed, _bound(draft, threaded))
-    steering.steer(draft, placer, assigned(snapshot, policy.steering), policy.steering)
+    layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
+    flows = placer.fork(snapshot.topology)
+    steering.steer(draft, flows, assigned(snapshot, policy.steering), policy.steering)
     dangers.check_sockets(draft, threaded)
     busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}
     housekeeping.keep(draft, policy.irq, busy)
-    return draft.plan()
 
 
 def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
@@ -76,6 +100,7 @@ def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
 
     A thread that is there and that this plan does not bind counts with the CPUs it has.
     """
+    online = draft.view.snapshot.topology.online
     modes = {(w.link.name, w.lane.queue.index): w.mode for w in threaded}
     found = {}
     for key, lane in draft.view.lanes.items():
@@ -85,7 +110,7 @@ def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
         if cpus is None and lane.thread is not None:
             cpus = cpulist.render(lane.thread.cpus)
         numbers = () if cpus is None else cpulist.parse(str(cpus))
-        if len(numbers) == 1:
+        if len(numbers) == 1 and numbers[0] in online:
             found[key] = numbers[0]
     return found
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import (
+    OFF,
     Change,
     Index,
     Link,
@@ -44,6 +45,8 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     # How many of each device's lowest RX queues a [napi] section keeps as they are.
     aside: dict[str, int] = field(default_factory=dict)
+    # What the layout of the whole host says, where some of its CPUs are offline.
+    standing: Mapping[Target, Value] = field(default_factory=dict)
     _wanted: dict[Target, Value] = field(default_factory=dict)
 
     def want(self, target: Target, value: Value, reason: str) -> None:
@@ -58,6 +61,21 @@ class Draft:
     def wanted(self, target: Target) -> Value | None:
         """Return the value that this plan gives the setting, None when it leaves it alone."""
         return self._wanted.get(target)
+
+    def stands(self, target: Target) -> tuple[int, ...] | None:
+        """Return the CPUs that the setting has in the layout of the whole host."""
+        value = self.standing.get(target)
+        if value is None:
+            return None
+        return () if value == OFF else cpulist.parse(str(value))
+
+    def stands_on(self, target: Target) -> int | None:
+        """Return the one CPU that it has there, None where it has none or many."""
+        cpus = self.stands(target) or ()
+        return cpus[0] if len(cpus) == 1 else None
+
+    def decided(self) -> dict[Target, Value]:
+        return dict(self._wanted)
 
     def skip(self, device: str, queue: int, item: str, kind: str, reason: str) -> None:
         self.skips.append(Skip(device, queue, item, kind, reason))

@@ -33,7 +33,7 @@ def place(
     for section, _ in asked:
         check_cpus(host, section, "irq_cpus", section.cpus or ())
     wanted = _movable(draft, asked)
-    for (section, link, lane, irq), cpus in _choose(host, placer, wanted, bound):
+    for (section, link, lane, irq), cpus in _choose(draft, placer, wanted, bound):
         reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], {_called(irq)}"
         target = Target(link.name, lane.queue.index, IRQ_CPUS)
         draft.want(target, cpulist.render(cpus), reason)
@@ -83,12 +83,12 @@ def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted
 
 
 def _choose(
-    host: Topology, placer: Placer, wanted: list[Wanted], bound: Mapping[Key, int]
+    draft: Draft, placer: Placer, wanted: list[Wanted], bound: Mapping[Key, int]
 ) -> Iterator[tuple[Wanted, tuple[int, ...]]]:
     """Yield the CPUs of each interrupt: those given or its thread's, else one of its own."""
     placed = [(one, _given(placer, one, bound)) for one in wanted]
     alone = [one for one, cpus in placed if cpus is None]
-    dealt = iter(placer.deal([_request(host, section, link) for section, link, _, _ in alone]))
+    dealt = iter(placer.deal([_request(draft, placer.topology, one) for one in alone]))
     for one, cpus in placed:
         yield one, (next(dealt),) if cpus is None else cpus
 
@@ -103,10 +103,13 @@ def _given(placer: Placer, one: Wanted, bound: Mapping[Key, int]) -> tuple[int, 
     return None
 
 
-def _request(host: Topology, section: IrqLayout, link: Link) -> Request:
+def _request(draft: Draft, host: Topology, one: Wanted) -> Request:
+    section, link, lane, _ = one
+    stands = draft.stands_on(Target(link.name, lane.queue.index, IRQ_CPUS))
     if section.cpus:
-        return Request(link.ifindex, section.cpus, link.node, named=True)
+        return Request(link.ifindex, section.cpus, link.node, named=True, stands=stands)
     pool = topology.pool(host, exclusive=False, realtime=False, cpu0=False)
     pool = topology.near(host, pool, link.node)
     pool = topology.restrict(host, pool, section.placement, link.node)
-    return Request(link.ifindex, pool, link.node, spread=section.placement == topology.SPREAD_LLC)
+    spread = section.placement == topology.SPREAD_LLC
+    return Request(link.ifindex, pool, link.node, spread=spread, stands=stands)

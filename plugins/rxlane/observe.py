@@ -62,8 +62,7 @@ def topology(sysfs: Sysfs) -> Topology:
     nodes: dict[int, int] = {}
     for name in sysfs.names(NODE):
         if re.fullmatch(r"node\d+", name):
-            for cpu in sysfs.cpus(f"{NODE}/{name}/cpulist"):
-                nodes[cpu] = int(name[4:])
+            nodes |= dict.fromkeys(_node_cpus(sysfs, name), int(name[4:]))
     found = sysfs.cpus(f"{CPU}/present") or tuple(sorted(online))
     caches = _caches(sysfs, online)
     return Topology(
@@ -71,6 +70,12 @@ def topology(sysfs: Sysfs) -> Topology:
         sysfs.cpus(f"{CPU}/isolated"),
         sysfs.cpus(f"{CPU}/nohz_full"),
     )
+
+
+def _node_cpus(sysfs: Sysfs, node: str) -> set[int]:
+    """Return a node's CPUs: cpulist has those online, links to them stay while they are offline."""
+    links = (re.fullmatch(r"cpu(\d+)", name) for name in sysfs.names(f"{NODE}/{node}"))
+    return {int(m[1]) for m in links if m} | set(sysfs.cpus(f"{NODE}/{node}/cpulist"))
 
 
 def _caches(sysfs: Sysfs, online: Collection[int]) -> dict[int, int]:

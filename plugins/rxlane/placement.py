@@ -21,7 +21,7 @@ def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
-    chosen = _Chooser(placer).choose(threaded)
+    chosen = _Chooser(draft, placer).choose(threaded)
     _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
     for one, own in chosen:
@@ -46,7 +46,8 @@ def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
 class _Chooser:
     """Chooses the CPUs of all threads."""
 
-    def __init__(self, placer: Placer) -> None:
+    def __init__(self, draft: Draft, placer: Placer) -> None:
+        self._draft = draft
         self._placer = placer
         self._host = placer.topology
         self._online = self._host.online
@@ -75,7 +76,7 @@ class _Chooser:
         turn = self._turns[one.section.name]
         self._turns[one.section.name] += 1
         number = given[turn % len(given)]
-        self._placer.note(number, one.exclusive)
+        self._placer.give(number, one.exclusive)
         return (number,)
 
     def _request(self, one: Wanted) -> Request:
@@ -86,6 +87,7 @@ class _Chooser:
             one.exclusive,
             one.section.placement == topology.SPREAD_LLC,
             None if one.exclusive else _fixed(one.lane),
+            stands=self._draft.stands_on(Target(one.link.name, one.lane.queue.index, CPUS)),
         )
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class Request:
 
     node: the device's. exclusive: a busy poller or a real-time thread, which wants a CPU for
     itself. spread: over last level caches. prefer: the CPU of an interrupt that cannot move.
-    named: the operator named the CPUs, so CPU 0 is one as the others.
+    named: the operator named the CPUs, so CPU 0 is one as the others. stands: where it is in the
+    layout of the whole host.
     """
 
     ifindex: int
@@ -36,6 +37,7 @@ class Request:
     spread: bool = False
     prefer: int | None = None
     named: bool = False
+    stands: int | None = None
 
 
 def starts(links: Iterable[Link]) -> dict[int, float]:
@@ -64,6 +66,7 @@ class Placer:
     """Counts what each CPU has, so that devices do not pile up on one CPU.
 
     starts: where each device's lanes start along the CPUs, 0 to 1, by ifindex; see starts().
+    resumed: it goes on from a layout of the whole host, whose lanes stand and are counted.
     """
 
     topology: Topology
@@ -71,12 +74,28 @@ class Placer:
     taken: Counter[int] = field(default_factory=Counter)
     polled: Counter[int] = field(default_factory=Counter)
     caches: Counter[int | None] = field(default_factory=Counter)
+    resumed: bool = False
     _cpus: dict[int, Cpu] = field(init=False)
     _away: frozenset[int] = field(init=False)
+    # CPUs that pollers came to after theirs had gone.
+    _entered: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
         self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
+
+    def fork(self, topology: Topology) -> Placer:
+        """Return another placer that goes on from here, on a host that may have fewer CPUs."""
+        left = Placer(topology, self.starts, resumed=self.resumed or topology != self.topology)
+        for number in topology.online:
+            left.note(number, False, self.taken[number])
+            left.polled[number] = self.polled[number]
+        return left
+
+    def give(self, number: int, exclusive: bool) -> None:
+        """Count a CPU that the operator named for a lane."""
+        if not self.resumed:
+            self.note(number, exclusive)
 
     def note(self, number: int, exclusive: bool, count: int = 1) -> None:
         """Count a CPU as taken."""
@@ -92,6 +111,8 @@ class Placer:
         Pollers choose first, then lanes with an interrupt that cannot move; of each, devices that
         have a node.
         """
+        if self.resumed:
+            return self._settle(requests)
         found: dict[int, int] = {}
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, one in enumerate(requests):
@@ -111,6 +132,32 @@ class Placer:
             if not requests[rows[0]].exclusive:
                 self._place(requests, rows, found)
         return [found[number] for number in range(len(requests))]
+
+    def _settle(self, requests: Sequence[Request]) -> list[int]:
+        """Leave lanes where they stand; place those that cannot stay, pollers first."""
+        found: dict[int, int] = {}
+        for exclusive in (True, False):
+            rows = [n for n, one in enumerate(requests) if one.exclusive == exclusive]
+            lost = []
+            for number in rows:
+                one = requests[number]
+                if one.stands is not None and self._may_stay(one):
+                    found[number] = one.stands
+                    continue
+                lost.append(number)
+                if one.stands in self.topology.online:
+                    self.note(one.stands, exclusive, -1)
+            for number in _by_turn(requests, lost):
+                found[number] = self.take(requests[number])
+                if exclusive:
+                    self._entered.add(found[number])
+        return [found[number] for number in range(len(requests))]
+
+    def _may_stay(self, one: Request) -> bool:
+        if one.stands is None or one.stands not in one.pool:
+            return False
+        core = {one.stands, *self._cpus[one.stands].siblings}
+        return one.exclusive or not core & self._entered
 
     def _reach(self, one: Request) -> tuple[tuple[int, ...], int | None]:
         """Return the CPUs that the lane may go to, and the node where only that tells them apart.

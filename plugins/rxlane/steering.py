@@ -27,6 +27,7 @@ from rxlane.model import (
     Link,
     Queue,
     Target,
+    Topology,
 )
 from rxlane.placer import Placer, Request
 from rxlane.sections import RFS_AUTO, FlowSteering
@@ -90,27 +91,37 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
     reason = f"rps={section.option('rps')} in [{section.name}]"
     near = placer.ordinary(link.node)
     # A queue kept for management has a CPU as well.
-    enough = section.rps == "auto" and every >= len(near)
-    if enough:
+    stand = [draft.stands(Target(link.name, queue.index, RPS)) for queue in own]
+    enough = every >= len(near) if None in stand else not any(stand)
+    if section.rps == "auto" and enough:
         reason += f": {every} queues already reach all {len(near)} CPUs"
     if own and all(queue.rps_cpus is None for queue in own):
         draft.skip(link.name, WHOLE, RPS, "unsupported", NO_RPS)
         return
     share = max(1, (len(near) - every) // len(own)) if own else 0
     used: set[int] = set()
-    for queue in own:
+    for queue, stood in zip(own, stand, strict=True):
         if queue.rps_cpus is None:
             draft.skip(link.name, queue.index, RPS, "unsupported", NO_RPS)
             continue
         cpus: tuple[int, ...] = ()
         if section.rps == "auto" and not enough:
-            cpus = _reserve(placer, [n for n in near if n not in used], link, share)
+            cpus = _stay(placer, stood or (), near)
+            cpus = cpus or _reserve(placer, [n for n in near if n not in used], link, share)
             used.update(cpus)
         elif section.rps == "numa-local":
             cpus = near
         elif section.rps == "list":
             cpus = section.rps_cpus
         draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
+
+
+def _stay(placer: Placer, cpus: Iterable[int], near: tuple[int, ...]) -> tuple[int, ...]:
+    """Keep the CPUs of the whole host's layout that are left; other queues' stay theirs."""
+    left = tuple(n for n in cpus if n in near)
+    for number in left:
+        placer.note(number, exclusive=False)
+    return left
 
 
 def _reserve(placer: Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
@@ -131,12 +142,12 @@ def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
         why = "kernel has no XPS" if many else "a device with one TX queue has nothing to choose"
         draft.skip(link.name, WHOLE, XPS, "unsupported" if many else "left-alone", why)
         return
-    online = draft.view.snapshot.topology.online
+    host = draft.view.snapshot.topology
     receivers = {q.index for q in _receiving(link)}
     for queue in (q for q in senders if q.xps_cpus is not None):
         cpus = rxqs = OFF
         if section.xps == "auto":
-            cpus = cpulist.render(_senders_cpus(online, queue.index, len(senders)))
+            cpus = cpulist.render(_senders_cpus(host, queue.index, len(senders)))
         elif section.xps == "rxqs" and queue.index in receivers:
             rxqs = str(queue.index)
         reason = f"xps={section.option('xps')} in [{section.name}]"
@@ -147,11 +158,18 @@ def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
             draft.skip(link.name, queue.index, XPS_RXQS, "unsupported", "kernel has no xps_rxqs")
 
 
-def _senders_cpus(online: tuple[int, ...], queue: int, count: int) -> tuple[int, ...]:
-    """Deal the CPUs out to the queues in turn; every CPU has a queue and every queue a CPU."""
-    if count >= len(online):
-        return (online[queue % len(online)],)
-    return online[queue::count]
+def _senders_cpus(host: Topology, queue: int, count: int) -> tuple[int, ...]:
+    """Deal the CPUs out to the queues in turn; every CPU has a queue and every queue a CPU.
+
+    Offline CPUs have their turn too, so that none that comes or goes moves the others. A queue
+    that has only such CPUs shares the next one.
+    """
+    every = [cpu.number for cpu in host.cpus]
+    at = queue % len(every)
+    own = every[at::count] if count < len(every) else every[at : at + 1]
+    following = (*every[at:], *every[:at])
+    online = set(host.online)
+    return tuple(n for n in own if n in online) or tuple(n for n in following if n in online)[:1]
 
 
 def _power_of_two(number: int) -> int:

@@ -22,6 +22,7 @@ from rxlane import codec, policy, show
 from rxlane.decide import decide
 from rxlane.model import Plan, Snapshot
 from rxlane.revert import revert
+from rxlane.sections import Policy
 from unit import synthetic
 from unit.recorded import TREE, again, unpack
 
@@ -40,12 +41,18 @@ def recipe_text(name: str) -> str | None:
     return codec.dumps(synthetic.snapshot(json.loads(path.read_text())))
 
 
+def host(name: str) -> Snapshot:
+    return codec.loads(Snapshot, (HOSTS / name / "snapshot.json").read_text(), name)
+
+
+def asks(name: str) -> Policy:
+    return policy.from_plain(json.loads((HOSTS / name / "policy.json").read_text()))
+
+
 def load(name: str) -> tuple[Snapshot, Plan]:
     """Return the host and the plan that its policy gives."""
-    folder = HOSTS / name
-    snapshot = codec.loads(Snapshot, (folder / "snapshot.json").read_text(), name)
-    wanted = policy.from_plain(json.loads((folder / "policy.json").read_text()))
-    return snapshot, decide(snapshot, wanted)
+    snapshot = host(name)
+    return snapshot, decide(snapshot, asks(name))
 
 
 def derived(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
@@ -59,11 +66,11 @@ def derived(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
 def recorded_text(name: str) -> str:
     """Return a recorded host's snapshot, read again from its tree when it has one."""
     path = HOSTS / name
-    host = codec.loads(Snapshot, (path / "snapshot.json").read_text(), name)
+    snapshot = host(name)
     if (path / TREE).exists():
         with tempfile.TemporaryDirectory() as folder:
-            host = again(host, unpack(path / TREE, Path(folder)))
-    return codec.dumps(host)
+            snapshot = again(snapshot, unpack(path / TREE, Path(folder)))
+    return codec.dumps(snapshot)
 
 
 def refresh(name: str) -> Iterator[str]:
@@ -81,6 +88,6 @@ def refresh(name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for host in sys.argv[1:] or names():
-        for written in refresh(host):
-            print(f"{host}/{written}")
+    for own in sys.argv[1:] or names():
+        for written in refresh(own):
+            print(f"{own}/{written}")

@@ -89,13 +89,15 @@ def test_topology(tmp_path: Path) -> None:
         files[f"{base}/cpu{n}/topology/core_id"] = f"{n // 2}\n"
         files[f"{base}/cpu{n}/topology/thread_siblings_list"] = f"{n - n % 2}-{n - n % 2 + 1}\n"
     files["sys/devices/system/node/node0/cpulist"] = "0-1\n"
-    files["sys/devices/system/node/node1/cpulist"] = "2-3\n"
+    files["sys/devices/system/node/node1/cpulist"] = "2\n"
+    files["sys/devices/system/node/node1/cpu3/online"] = "0\n"
     found = observe.topology(tree(tmp_path, files))
     assert found.online == (0, 1, 2) and found.isolated == (2,) and found.nohz_full == ()
     assert found.housekeeping == (0, 1)
     two = found.cpu(2)
     assert two is not None
     assert (two.package, two.core, two.node, two.siblings) == (1, 1, 1, (2, 3))
+    assert [c.node for c in found.cpus] == [0, 0, 1, 1], "an offline CPU keeps its node"
 
 
 def test_topology_of_a_bare_tree(tmp_path: Path) -> None:

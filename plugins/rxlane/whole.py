@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The host as it is with every CPU online, which is what a layout starts from. Pure.
+
+A CPU that goes offline must move the lanes that were on it and no others. So lanes are laid out for
+all CPUs that are present first, and then only those move that have an offline one.
+
+Of an offline CPU sysfs keeps the number and the node. Its core and its last level cache are
+guessed from the others; a wrong guess moves more lanes, and does no other harm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from rxlane.model import Cpu, Topology
+
+Shape = tuple[int, ...]  # numbers of a core's CPUs, counted from its first
+
+
+def whole(host: Topology) -> Topology:
+    """Return the host with all CPUs online; the same object when they are."""
+    if len(host.online) == len(host.cpus):
+        return host
+    cores = _cores(host)
+    cpus = tuple(replace(cpu, online=True, siblings=cores[cpu.number]) for cpu in host.cpus)
+    return replace(host, cpus=_with_caches(host, cpus))
+
+
+def _cores(host: Topology) -> dict[int, tuple[int, ...]]:
+    """Return the siblings of each CPU, an offline one in the core where it is missing."""
+    cpus = {cpu.number: cpu for cpu in host.cpus}
+    cores = {cpu.number: cpu.siblings or (cpu.number,) for cpu in host.cpus}
+    shape = _shape(host)
+    unknown = sorted(n for n, cpu in cpus.items() if not cpu.online and len(cores[n]) == 1)
+    # Cores that lack a CPU first, then those that are offline as a whole.
+    for number, least in ((n, least) for least in (1, 0) for n in unknown):
+        for core in (tuple(number - at + step for step in shape) for at in shape):
+            if all(n in cpus and set(cores[n]) <= set(core) for n in core):
+                if sum(cpus[n].online for n in core) >= least:
+                    cores |= dict.fromkeys(core, core)
+                    break
+    return cores
+
+
+def _shape(host: Topology) -> Shape:
+    """Return how all cores look that are whole, (0,) where they look different or have one CPU."""
+    online = [cpu for cpu in host.cpus if cpu.online]
+    shapes = {tuple(s - cpu.siblings[0] for s in cpu.siblings) for cpu in online if cpu.siblings}
+    most = max(shapes, key=len, default=(0,))
+    alone = {cpu.number for cpu in online if len(cpu.siblings) < len(most)}
+    # Two that would be one core, and are not: cores of another kind.
+    other = any({n + step for step in most} <= alone for n in alone)
+    return (0,) if other or sum(len(s) == len(most) for s in shapes) > 1 else most
+
+
+def _with_caches(host: Topology, cpus: tuple[Cpu, ...]) -> tuple[Cpu, ...]:
+    """Put offline CPUs under the cache of their core, else of a neighbour, the one with fewer."""
+    known = {cpu.number: cpu.llc for cpu in host.cpus if cpu.online and cpu.llc is not None}
+    if not known:
+        return cpus
+    members = Counter(known.values())
+    found = []
+    for cpu in cpus:
+        beside = [n for n in cpu.siblings if n in known]
+        if cpu.number not in known:
+            lower = max((n for n in known if n < cpu.number), default=None)
+            higher = min((n for n in known if n > cpu.number), default=None)
+            near = beside[:1] or [n for n in (lower, higher) if n is not None]
+            cpu = replace(cpu, llc=min((known[n] for n in near), key=lambda c: members[c]))
+        found.append(cpu)
+    return tuple(found)

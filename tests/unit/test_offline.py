@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A CPU that goes offline moves the lanes that were on it; one that comes back moves them back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from rxlane import cpulist
+from rxlane.decide import decide
+from rxlane.errors import RxlaneError
+from rxlane.model import Cpu, Snapshot, Target, Topology
+from rxlane.sections import Policy
+from rxlane.whole import whole
+from unit import simhost
+from unit.goldens import asks, host
+from unit.test_layout import asked
+from unit.test_placement import caches
+
+
+def without(start: Snapshot, *numbers: int) -> Snapshot:
+    """The host as sysfs shows it then: an offline CPU has no core and no cache, only its node."""
+
+    def seen(cpu: Cpu) -> Cpu:
+        if cpu.number in numbers:
+            return Cpu(cpu.number, False, node=cpu.node, siblings=(cpu.number,))
+        return replace(cpu, siblings=tuple(n for n in cpu.siblings if n not in numbers))
+
+    return replace(
+        start, topology=replace(start.topology, cpus=tuple(map(seen, start.topology.cpus)))
+    )
+
+
+def wanted(start: Snapshot, policy: Policy) -> dict[Target, str]:
+    plan = decide(start, policy)
+    return {c.target: str(c.after) for c in (*plan.changes, *plan.holds)}
+
+
+def cpus(value: str) -> set[int]:
+    return set() if value == "off" else set(cpulist.parse(value))
+
+
+def moved(before: dict[Target, str], after: dict[Target, str]) -> set[Target]:
+    assert set(before) == set(after)
+    return {target for target, value in before.items() if after[target] != value}
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "threaded": st.sampled_from(["on", "on@1-", "busy-poll@1", "busy-poll@0-1,on@2"]),
+        "thread_cpus": st.sampled_from(["auto", "auto", "one-per-core", "spread-llc"]),
+        "irq_cpus": st.sampled_from(["auto", "auto", "numa-local", "spread-llc"]),
+        "rps": st.sampled_from(["auto", "numa-local", "off"]),
+        "xps": st.sampled_from(["auto", "rxqs"]),
+    },
+)
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Snapshot:
+    """8 CPUs or some more, of which some may be isolated; up to three devices of 4 to 12 queues."""
+    count, smt = draw(st.sampled_from([8, 8, 8, 12, 16])), draw(st.sampled_from([1, 2]))
+    isolated = range(draw(st.sampled_from([2, 4, count, count])), count)
+    nodes = draw(st.sampled_from([1, 2]))
+    topology = simhost.topology(count, nodes=nodes, smt=smt, isolated=isolated)
+    links = [
+        simhost.link(
+            f"eth{n}",
+            draw(st.integers(4, 12)),
+            ifindex=n + 2,
+            base=9000 + 500 * n,
+            node=draw(st.sampled_from([None, 0, nodes - 1])),
+        )
+        for n in range(draw(st.integers(1, 3)))
+    ]
+    return simhost.whole(simhost.snapshot(*links, cpus=caches(topology, 4)))
+
+
+def check_moves(
+    start: Snapshot, before: dict[Target, str], after: dict[Target, str], gone: int
+) -> None:
+    """Only what was on the CPU moves, and what is in the way of a poller that was on it."""
+    pollers = {
+        (target.device, target.queue)
+        for target, value in after.items()
+        if target.item == "threaded" and value == "busy-poll"
+    }
+    entered: set[int] = set()
+    for target in moved(before, after):
+        if target.item == "thread-cpus" and (target.device, target.queue) in pollers:
+            entered |= cpus(after[target])
+    core = {n for c in start.topology.cpus if entered & {*c.siblings, c.number} for n in c.siblings}
+    for target in moved(before, after):
+        had, has = cpus(before[target]), cpus(after[target])
+        assert had & {gone, *entered, *core}, f"{target}: {before[target]} -> {after[target]}"
+        if len(had) > 1:
+            left = had - {gone} - entered
+            assert has == left or not left, f"{target}: {before[target]} -> {after[target]}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(hosts(), OPTIONS, st.integers(0, 15))
+def test_a_cpu_less_moves_what_was_on_it(
+    start: Snapshot, options: dict[str, str], which: int
+) -> None:
+    gone = which % len(start.topology.cpus)
+    policy = asked(**options)
+    try:
+        before, after = wanted(start, policy), wanted(without(start, gone), policy)
+    except RxlaneError as error:
+        assert error.kind.refused
+        event(f"refused: {error.option}")
+        assume(False)
+        raise
+    check_moves(start, before, after, gone)
+    assert not any(gone in cpus(v) for t, v in after.items() if t.item.endswith("-cpus"))
+
+
+@pytest.mark.parametrize("gone", range(8))
+def test_the_recorded_host_where_13_others_moved(gone: int) -> None:
+    """With CPU 1 away, 11 interrupts and 2 RPS masks that had other CPUs moved as well."""
+    name = "recorded-8cpu-6.12-three-nics"
+    start, policy = host(name), asks(name)
+    check_moves(start, wanted(start, policy), wanted(without(start, gone), policy), gone)
+
+
+def test_two_cpus_less_spread_evenly() -> None:
+    start = simhost.whole(simhost.snapshot(simhost.link(queues=16)))
+    after = wanted(without(start, 3, 6), asked(irq_cpus="auto"))
+    loads = [list(after.values()).count(str(n)) for n in (0, 1, 2, 4, 5, 7)]
+    assert sorted(loads) == [2, 2, 3, 3, 3, 3]
+
+
+# -- guessing what sysfs does not tell ------------------------------------------------------------
+
+
+def guessed(topology: Topology, *numbers: int) -> Topology:
+    start = replace(simhost.snapshot(), topology=topology)
+    return whole(without(start, *numbers).topology)
+
+
+@pytest.mark.parametrize("numbers", [(1,), (6,), (0, 5), (2, 3), (1, 2)])
+@pytest.mark.parametrize("smt", [1, 2])
+@pytest.mark.parametrize("step", [1, 4])
+def test_cores_are_guessed_from_the_others(numbers: tuple[int, ...], smt: int, step: int) -> None:
+    topology = simhost.topology(8, smt=smt)
+    if step == 4 and smt == 2:
+        rows = (replace(c, siblings=(c.number % 4, c.number % 4 + 4)) for c in topology.cpus)
+        topology = replace(topology, cpus=tuple(rows))
+    found = guessed(topology, *numbers)
+    assert [c.siblings for c in found.cpus] == [c.siblings for c in topology.cpus]
+    assert found.online == tuple(range(8))
+
+
+def test_caches_are_guessed_from_the_neighbours() -> None:
+    topology = caches(simhost.topology(16), 4)
+    assert [c.llc for c in guessed(topology, 4, 7, 13).cpus] == [c.llc for c in topology.cpus]
+
+
+def test_a_host_that_is_whole_stays_itself() -> None:
+    topology = simhost.topology(8)
+    assert whole(topology) is topology
