@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rxlane.gstats import Driver
 from rxlane.model import Link, Snapshot
-from rxlane.netlink import Netdev
+from rxlane.netdev import Netdev
 from rxlane.rates import Counts, Sample
 from rxlane.sysfs import Sysfs
 from rxlane.threads import cpu_ticks

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
+from rxlane.genl import Generic, generic_attrs
 from rxlane.model import (
     ADAPTIVE_RX,
     ADAPTIVE_TX,
@@ -31,16 +32,7 @@ from rxlane.model import (
     Tunable,
     Value,
 )
-from rxlane.netlink import (
-    Generic,
-    attr_text,
-    attr_uint,
-    generic_attrs,
-    pack_attr,
-    pack_nest,
-    pack_u32,
-    parse_attrs,
-)
+from rxlane.netlink import attr_text, attr_uint, pack_attr, pack_nest, pack_u32, parse_attrs
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rxlane import netlink
+from rxlane import genl, netlink, rtnetlink
 from rxlane import uapi as u
 from rxlane.errors import RxlaneError
-from rxlane.netlink import LinkRow, Message
+from rxlane.netdev import Netdev
+from rxlane.netlink import Message
+from rxlane.rtnetlink import LinkRow
 
 ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
 KERNEL = 0  # the sender's netlink port; anything else is no announcement
@@ -71,8 +73,8 @@ class Links:
         """Take in one rtnetlink message; return what it tells of interest to a layout."""
         if message.type not in (u.RTM_NEWLINK, u.RTM_DELLINK):
             return None
-        row = netlink.parse_link(message.body)
-        attributes = netlink.link_attrs(message.body)
+        row = rtnetlink.parse_link(message.body)
+        attributes = rtnetlink.link_attrs(message.body)
         if message.type == u.RTM_DELLINK:
             # Bridges and the like send DELLINK of another family for a port that only leaves them.
             if message.body[0] == socket.AF_UNSPEC:
@@ -120,7 +122,7 @@ def ethtool_event(message: Message, links: Links) -> Event | None:
     if not message.body or message.body[0] not in ETHTOOL_NEWS:
         return None
     what, reset = ETHTOOL_NEWS[message.body[0]]
-    header = dict(netlink.generic_attrs(message.body)).get(u.ETHTOOL_A_HEADER, b"")
+    header = dict(genl.generic_attrs(message.body)).get(u.ETHTOOL_A_HEADER, b"")
     index = dict(netlink.parse_attrs(header)).get(u.ETHTOOL_A_HEADER_DEV_INDEX)
     number = None if index is None else netlink.attr_uint(index)
     name = None if number is None else links.names.get(number)
@@ -194,7 +196,7 @@ class Threads:
 
 
 def napi_threads() -> list[tuple[int, int]]:
-    netdev = netlink.Netdev()
+    netdev = Netdev()
     try:
         return [(napi.pid, index) for index, napi in netdev.napis() if napi.pid]
     finally:
@@ -211,11 +213,11 @@ class Sources:
         try:
             self._open(u.NETLINK_ROUTE, u.RTNLGRP_LINK, self._link)
             self._open(u.NETLINK_KOBJECT_UEVENT, u.UEVENT_GROUP_KERNEL, self._uevent)
-            group = netlink.multicast_group(u.ETHTOOL_FAMILY_NAME, u.ETHTOOL_MCGRP_MONITOR)
+            group = genl.multicast_group(u.ETHTOOL_FAMILY_NAME, u.ETHTOOL_MCGRP_MONITOR)
             if group is not None:
                 self._open(u.NETLINK_GENERIC, group, self._ethtool)
             # After the subscription, so that no change falls between.
-            self.links = Links(netlink.links())
+            self.links = Links(rtnetlink.links())
         except (OSError, RxlaneError):
             self.close()
             raise
@@ -265,7 +267,7 @@ class Sources:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self.links = Links(netlink.links())
+                self.links = Links(rtnetlink.links())
                 found.append(Event("events were lost"))
                 continue
             if port == KERNEL:

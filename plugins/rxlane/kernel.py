@@ -31,7 +31,7 @@ from rxlane.model import (
     Snapshot,
     Value,
 )
-from rxlane.netlink import Netdev
+from rxlane.netdev import Netdev
 from rxlane.sysfs import Sysfs
 
 # Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 
-from rxlane import netlink
+from rxlane import rtnetlink
 from rxlane.sysfs import Sysfs
 
 SLICES = "sys/fs/cgroup/user.slice"
@@ -64,7 +64,7 @@ def devices(
     sysfs: Sysfs,
     names: dict[int, str],
     pid: int | None = None,
-    route: Callable[[str], int | None] = netlink.route,
+    route: Callable[[str], int | None] = rtnetlink.route,
 ) -> tuple[str, ...]:
     """Return the devices that carry a login. names: by ifindex, as the kernel has them."""
     found: set[str] = set()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rxlane import logins, netlink, threads
+from rxlane import logins, rtnetlink, threads
 from rxlane.model import (
     SYSCTL_ITEMS,
     WORKQUEUE,
@@ -24,7 +24,8 @@ from rxlane.model import (
     Topology,
     Tunable,
 )
-from rxlane.netlink import LinkRow, Netdev, QueueRow
+from rxlane.netdev import Netdev, QueueRow
+from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 
 CPU = "sys/devices/system/cpu"
@@ -329,7 +330,7 @@ def observe(
     """
     # What only planning needs, which is always about the whole host.
     planning = names is None
-    everything = netlink.links()
+    everything = rtnetlink.links()
     rows = [r for r in everything if names is None or r.name in names]
     own = tunables or {}
     napis: dict[int, list[Napi]] = {}

@@ -18,13 +18,13 @@ PROFILE_LIMIT = 1 << 20  # bytes
 
 def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
     """Return the named links; NO_DEVICE for the first that is not there. Altnames count."""
-    from rxlane import netlink
+    from rxlane import rtnetlink
 
     found: dict[str, Link] = {}
     for name in devices:
         link = snapshot.link(name)
         if link is None:
-            own = netlink.resolve(name)
+            own = rtnetlink.resolve(name)
             link = None if own is None else snapshot.link(own)
         if link is None:
             raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name)

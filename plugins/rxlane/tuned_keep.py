@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from rxlane import netlink
+from rxlane import rtnetlink
 from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
 from rxlane.errors import RxlaneError
@@ -26,7 +26,7 @@ def _nobody(level: str, text: str) -> None:
 
 
 def _present() -> dict[int, str]:
-    return {row.ifindex: row.name for row in netlink.links()}
+    return {row.ifindex: row.name for row in rtnetlink.links()}
 
 
 class Keeper:

@@ -128,6 +128,8 @@ ETHTOOL_GSSET_INFO = 0x37
 ETH_SS_STATS = 1
 ETH_GSTRING_LEN = 32
 
+AF_UNSPEC = 0  # include/linux/socket.h
+
 # include/uapi/linux/rtnetlink.h and include/uapi/linux/if_link.h
 RTM_GETLINK = 18
 RTM_GETROUTE = 26

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from rxlane import netlink, observe
+from rxlane import observe, rtnetlink
 from rxlane.model import Napi, Snapshot
-from rxlane.netlink import LinkRow, Netdev, QueueRow
+from rxlane.netdev import Netdev, QueueRow
+from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 
 TREE = "sys.tar.xz"
@@ -53,7 +54,7 @@ def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     rows = [LinkRow(li.ifindex, li.name, li.up, len(li.napis)) for li in host.links]
     tunables = {link.ifindex: link.tunables for link in host.links}
     answers, cpus = cast(Netdev, Answers(host)), observe.topology(sysfs)
-    with mock.patch.object(netlink, "links", lambda: rows):
+    with mock.patch.object(rtnetlink, "links", lambda: rows):
         read = observe.observe(sysfs, answers, host.capabilities, cpus, None, True, tunables)
     found = {sysctl.name for sysctl in read.sysctls}
     return replace(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import cli, codec, confirm, guard, kernel, netlink
+from rxlane import cli, codec, confirm, guard, kernel, rtnetlink
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Store
 from unit import simhost
@@ -22,7 +22,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
     """The command runs on a simulated host, as root."""
     simulated = SimHost(simhost.snapshot())
     monkeypatch.setattr(kernel, "Linux", lambda: simulated)
-    monkeypatch.setattr(netlink, "resolve", lambda _: None)
+    monkeypatch.setattr(rtnetlink, "resolve", lambda _: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return simulated
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import converge, events, netlink, watch
+from rxlane import converge, events, rtnetlink, watch
 from rxlane.apply import Applied, apply, rollback
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger, Follower
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links
 from rxlane.journal import Store
 from rxlane.model import Change, Plan, Target, Thread
-from rxlane.netlink import LinkRow
 from rxlane.policy import Given, parse
+from rxlane.rtnetlink import LinkRow
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import simhost
@@ -461,7 +461,7 @@ def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> Non
         def close(self) -> None: ...
 
     try:
-        monkeypatch.setattr(netlink, "links", lambda: [LinkRow(4, "new0", True)])
+        monkeypatch.setattr(rtnetlink, "links", lambda: [LinkRow(4, "new0", True)])
         descriptor = sources.descriptors[0]
         monkeypatch.setitem(sources._sockets, descriptor, Full())
         assert sources.read(descriptor) == [Event("events were lost")]

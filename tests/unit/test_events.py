@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rxlane import netlink
+from rxlane import genl, netlink
 from rxlane import uapi as u
 from rxlane.events import Event, Links, Threads, ethtool_event, uevent
-from rxlane.netlink import LinkRow, Message
+from rxlane.netlink import Message
+from rxlane.rtnetlink import LinkRow
 
 
 def link_message(
@@ -147,9 +148,9 @@ def test_multicast_group_of_a_family() -> None:
 
     nests = netlink.pack_attr(1, group("other", 4)) + netlink.pack_attr(2, group("monitor", 9))
     body = struct.pack("=BBH", 1, 2, 0) + netlink.pack_attr(u.CTRL_ATTR_MCAST_GROUPS, nests)
-    assert netlink.parse_group(body, "monitor") == 9
-    assert netlink.parse_group(body, "nothing") is None
-    assert netlink.parse_group(struct.pack("=BBH", 1, 2, 0), "monitor") is None
+    assert genl.parse_group(body, "monitor") == 9
+    assert genl.parse_group(body, "nothing") is None
+    assert genl.parse_group(struct.pack("=BBH", 1, 2, 0), "monitor") is None
 
 
 # -- threads, on processes in their place -----------------------------------------------------

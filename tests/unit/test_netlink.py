@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import netlink, uapi
+from rxlane import genl, netlink, rtnetlink, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Capabilities
+from rxlane.netdev import Netdev, QueueRow, pack_napi_set, parse_napi, parse_queue
 from rxlane.netlink import Message, NetlinkError
 
 GENL = struct.pack("=BBH", 0, 1, 0)
@@ -39,11 +40,11 @@ def test_any_bytes_parse_or_give_a_format_error(data: bytes) -> None:
     for parse in (
         lambda: list(netlink.parse_messages(data)),
         lambda: list(netlink.parse_attrs(data)),
-        lambda: netlink.parse_napi(data),
-        lambda: netlink.parse_queue(data),
-        lambda: netlink.parse_family(data),
-        lambda: netlink.parse_policy([data], 14),
-        lambda: netlink.parse_link(data),
+        lambda: parse_napi(data),
+        lambda: parse_queue(data),
+        lambda: genl.parse_family(data),
+        lambda: genl.parse_policy([data], 14),
+        lambda: rtnetlink.parse_link(data),
         lambda: netlink.parse_ack(Message(uapi.NLMSG_ERROR, uapi.NLM_F_ACK_TLVS, 1, data), "x"),
         lambda: netlink.parse_ack(Message(uapi.NLMSG_DONE, uapi.NLM_F_ACK_TLVS, 1, data), "x"),
     ):
@@ -69,9 +70,9 @@ def test_messages_come_back(pairs: list[tuple[int, bytes]]) -> None:
 
 
 def test_napi_of_an_old_and_a_new_kernel() -> None:
-    ifindex, old = netlink.parse_napi(napi(8193, 7, a3=40))
+    ifindex, old = parse_napi(napi(8193, 7, a3=40))
     assert (ifindex, old.napi_id, old.irq, old.pid, old.threaded) == (7, 8193, 40, None, None)
-    _, new = netlink.parse_napi(napi(1, a4=99, a5=2, a6=200000, a7=5, a8=2))
+    _, new = parse_napi(napi(1, a4=99, a5=2, a6=200000, a7=5, a8=2))
     assert (new.pid, new.defer_hard_irqs, new.gro_flush_timeout) == (99, 2, 200000)
     assert (new.irq_suspend_timeout, new.threaded) == (5, 2)
 
@@ -79,23 +80,23 @@ def test_napi_of_an_old_and_a_new_kernel() -> None:
 def test_wide_and_narrow_timeouts() -> None:
     """nla_put_uint() sends 4 bytes when the value fits, else 8."""
     body = GENL + attr(2, 1) + attr(1, 2) + attr(6, 2**40, "=Q")
-    assert netlink.parse_napi(body)[1].gro_flush_timeout == 2**40
-    packed = dict(netlink.parse_attrs(netlink.pack_napi_set(5, {8: 2, 6: 2**40}), 4))
+    assert parse_napi(body)[1].gro_flush_timeout == 2**40
+    packed = dict(netlink.parse_attrs(pack_napi_set(5, {8: 2, 6: 2**40})))
     assert (len(packed[8]), len(packed[6]), len(packed[2])) == (4, 8, 4)
 
 
 def test_napi_set_bytes() -> None:
     """The message of the contract, byte for byte: id 8193, threaded 2."""
-    body = netlink.pack_napi_set(8193, {8: 2})
+    body = genl.pack_command(14, 1) + pack_napi_set(8193, {8: 2})
     assert body == struct.pack("=BBHHHIHHI", 14, 1, 0, 8, 2, 8193, 8, 8, 2)
 
 
 def test_queue_with_and_without_napi() -> None:
     body = GENL + attr(1, 3) + attr(2, 9) + attr(3, 0)
-    assert netlink.parse_queue(body) == netlink.QueueRow(9, "rx", 3, None)
-    assert netlink.parse_queue(body + attr(4, 70) + netlink.pack_attr(6, b"")).napi_id == 70
+    assert parse_queue(body) == QueueRow(9, "rx", 3, None)
+    assert parse_queue(body + attr(4, 70) + netlink.pack_attr(6, b"")).napi_id == 70
     with pytest.raises(RxlaneError):
-        netlink.parse_queue(GENL + attr(1, 3) + attr(2, 9) + attr(3, 2))
+        parse_queue(GENL + attr(1, 3) + attr(2, 9) + attr(3, 2))
 
 
 def error_body(code: int, *tlvs: bytes) -> bytes:
@@ -175,10 +176,10 @@ def renumber(data: bytes, sequence: int) -> bytes:
 FakeNet = list[list[bytes]]
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, answers: FakeNet) -> tuple[netlink.Netdev, FakeSocket]:
+def opened(monkeypatch: pytest.MonkeyPatch, answers: FakeNet) -> tuple[Netdev, FakeSocket]:
     fake = FakeSocket(answers)
     monkeypatch.setattr(socket, "socket", lambda *_: fake)
-    return netlink.Netdev(), fake
+    return Netdev(), fake
 
 
 def family(*ops: int) -> list[bytes]:
@@ -269,9 +270,9 @@ def test_refused_set_carries_the_kernels_words(monkeypatch: pytest.MonkeyPatch) 
     netdev, fake = opened(monkeypatch, [family(10, 11, 14), refusal])
     with pytest.raises(NetlinkError, match="NAPI 7: integer out of range"):
         netdev.napi_set(7, {8: 3})
-    assert fake.sent[-1].endswith(netlink.pack_napi_set(7, {8: 3}))
+    assert fake.sent[-1].endswith(genl.pack_command(14, 1) + pack_napi_set(7, {8: 3}))
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 200])
 def test_names_that_no_device_has(name: str) -> None:
-    assert netlink.resolve(name) is None
+    assert rtnetlink.resolve(name) is None

@@ -11,7 +11,7 @@ import pytest
 from rxlane import observe
 from rxlane.errors import RxlaneError
 from rxlane.model import IrqThread, Napi, Queue, Sysctl
-from rxlane.netlink import QueueRow
+from rxlane.netdev import QueueRow
 from rxlane.sysfs import Sysfs
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rxlane import counters, gstats, live, netlink, rates, table
+from rxlane import counters, gstats, live, netdev, rates, table
 from rxlane import uapi as u
 from rxlane.model import Link, Snapshot
 from rxlane.netlink import pack_attr, pack_u32
@@ -167,9 +167,9 @@ def qstats(ifindex: int, kind: int, queue: int, packets: int | None) -> bytes:
 
 
 def test_qstats() -> None:
-    assert netlink.parse_qstats(qstats(4, 0, 2, 1 << 40)) == ((4, 2), 1 << 40)
-    assert netlink.parse_qstats(qstats(4, 1, 2, 9)) is None
-    assert netlink.parse_qstats(qstats(4, 0, 2, None)) is None
+    assert netdev.parse_qstats(qstats(4, 0, 2, 1 << 40)) == ((4, 2), 1 << 40)
+    assert netdev.parse_qstats(qstats(4, 1, 2, 9)) is None
+    assert netdev.parse_qstats(qstats(4, 0, 2, None)) is None
 
 
 class Counted(counters.Counters):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import netlink, tuned_keep
+from rxlane import rtnetlink, tuned_keep
 from rxlane.apply import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links, Sources
 from rxlane.journal import Store
-from rxlane.netlink import LinkRow
+from rxlane.rtnetlink import LinkRow
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.tuned_facet import Joint
 from rxlane.tuned_keep import Keeper
@@ -100,7 +100,7 @@ def daemon(host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     def links() -> list[LinkRow]:
         return [LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()]
 
-    monkeypatch.setattr(netlink, "links", links)
+    monkeypatch.setattr(rtnetlink, "links", links)
     made = Daemon(host, tmp_path / "state")
     yield made
     made.joint.unapply("napi", "napi", {"eth0"})

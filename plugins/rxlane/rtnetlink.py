@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""rtnetlink: the network namespace's links, their names, and the way to an address. Reads only."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+
+from rxlane import uapi as u
+from rxlane.netlink import (
+    NetlinkError,
+    Socket,
+    attr_text,
+    attr_uint,
+    malformed,
+    pack_attr,
+    pack_ip,
+    pack_u32,
+    parse_attrs,
+)
+
+_IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+# struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
+_ROUTE = struct.Struct("=BBBBBBBBI")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """rx_allocated: RX queues the driver may use at most, in use or not; 0 when not said."""
+
+    ifindex: int
+    name: str
+    up: bool
+    rx_allocated: int = 0
+
+
+def parse_link(body: bytes) -> LinkRow:
+    if len(body) < _IFINFO.size:
+        raise malformed(f"link of {len(body)} bytes")
+    _, _, index, flags, _ = _IFINFO.unpack_from(body)
+    found = dict(parse_attrs(body, _IFINFO.size))
+    if u.IFLA_IFNAME not in found:
+        raise malformed("link without a name")
+    allocated = found.get(u.IFLA_NUM_RX_QUEUES)
+    return LinkRow(
+        index,
+        attr_text(found[u.IFLA_IFNAME]),
+        bool(flags & u.IFF_UP),
+        0 if allocated is None else attr_uint(allocated),
+    )
+
+
+def link_attrs(body: bytes) -> dict[int, bytes]:
+    """Return the attributes of a link message."""
+    return dict(parse_attrs(body, _IFINFO.size))
+
+
+def links() -> list[LinkRow]:
+    """Return the network namespace's links by RTM_GETLINK, ascending by ifindex."""
+    body = _IFINFO.pack(u.AF_UNSPEC, 0, 0, 0, 0)
+    body += pack_u32(u.IFLA_EXT_MASK, u.RTEXT_FILTER_SKIP_STATS)
+    route = Socket(u.NETLINK_ROUTE)
+    try:
+        rows = [parse_link(b) for b in route.dump(u.RTM_GETLINK, body, "links")]
+    finally:
+        route.close()
+    return sorted(rows, key=lambda row: row.ifindex)
+
+
+def resolve(name: str) -> str | None:
+    """Return the device's own name for a name or an alternative name, None when there is none."""
+    encoded = name.encode() + b"\0"
+    if len(encoded) == 1 or "/" in name or len(encoded) > 128:  # ALTIFNAMSIZ
+        return None
+    which = u.IFLA_IFNAME if len(encoded) <= u.IFNAMSIZ else u.IFLA_ALT_IFNAME
+    route = Socket(u.NETLINK_ROUTE)
+    try:
+        for number in dict.fromkeys((which, u.IFLA_ALT_IFNAME)):
+            body = _IFINFO.pack(u.AF_UNSPEC, 0, 0, 0, 0) + pack_attr(number, encoded)
+            try:
+                return parse_link(route.request(u.RTM_GETLINK, body, name)).name
+            except NetlinkError as error:
+                if error.code not in (errno.ENODEV, errno.EINVAL, errno.ERANGE):
+                    raise
+        return None
+    finally:
+        route.close()
+
+
+def route(address: str) -> int | None:
+    """Return the index of the device by which packets to the IP address leave, None for none.
+
+    A link-local address names its device itself, as in fe80::1%eth0.
+    """
+    number, _, zone = address.partition("%")
+    if zone:
+        return next((row.ifindex for row in links() if row.name == zone), None)
+    known = pack_ip(number)
+    if known is None:
+        return None
+    family, packed = known
+    body = _ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
+    body += pack_attr(u.RTA_DST, packed)
+    asking = Socket(u.NETLINK_ROUTE)
+    try:
+        answer = asking.request(u.RTM_GETROUTE, body, "route")
+    except NetlinkError:
+        return None
+    finally:
+        asking.close()
+    found = dict(parse_attrs(answer, _ROUTE.size)).get(u.RTA_OIF)
+    return None if found is None else attr_uint(found)
