@@ -15,28 +15,20 @@ from itertools import groupby
 from rxlane import stages
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Store
-from rxlane.kernel import Kernel
-from rxlane.model import (
+from rxlane.items import (
     CHANNEL_ITEMS,
     ETHTOOL_ITEMS,
-    HOST,
     IRQ_ITEMS,
     PHASES,
     STEERING_ITEMS,
     THREAD_ITEMS,
     THREADED,
-    WHOLE,
-    Change,
-    Entry,
-    Journal,
-    Link,
-    Plan,
-    Skip,
-    Snapshot,
-    Target,
     Value,
 )
+from rxlane.journal import Store
+from rxlane.kernel import Kernel
+from rxlane.model import Link, Snapshot
+from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Skip, Target
 from rxlane.revert import Carried, carry, dormant, renamed
 from rxlane.sections import Policy
 from rxlane.settings import View

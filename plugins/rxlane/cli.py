@@ -269,7 +269,7 @@ def _rollback(args: argparse.Namespace) -> int:
 def _orphaned(store: Store) -> bool:
     """True when a TuneD that is gone left settings that the next one does not write again."""
     from rxlane import tuned_profiles
-    from rxlane.model import TUNED
+    from rxlane.plan import TUNED
 
     journal = store.load()
     return journal is not None and journal.owner == TUNED and not tuned_profiles.at_start()

@@ -27,7 +27,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _says(value: Any, field: Field[Any]) -> bool:
-    """False for a field of model.LATER at its default."""
+    """False for a field of stored.LATER at its default."""
     return "later" not in field.metadata or getattr(value, field.name) != field.default
 
 

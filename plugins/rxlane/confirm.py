@@ -18,7 +18,7 @@ from rxlane.apply import RolledBack, bring_back
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
 from rxlane.kernel import Kernel
-from rxlane.model import HOST
+from rxlane.plan import HOST
 from rxlane.session import Login, not_newer, start_of
 from rxlane.sysfs import Sysfs
 

@@ -18,7 +18,8 @@ from typing import TypeVar
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Sources
-from rxlane.model import ETHTOOL_ITEMS, HOST_ITEMS, Change, Plan, Target
+from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
+from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
 
 _Section = TypeVar("_Section", bound=Named)

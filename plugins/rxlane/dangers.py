@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from rxlane import cpulist
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import BUSY_POLL, BUSY_READ, HOST, WHOLE, Snapshot, Target
+from rxlane.items import BUSY_POLL, BUSY_READ
+from rxlane.model import Snapshot
+from rxlane.plan import HOST, WHOLE, Target
 from rxlane.wanted import Chosen, Wanted, refuse
 
 # IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls

@@ -12,23 +12,10 @@ from dataclasses import replace
 from rxlane import cpulist, dangers, hardware, housekeeping, layout, placement, steering, uapi
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import (
-    CPUS,
-    DEFER,
-    FLUSH,
-    MODES,
-    SUSPEND,
-    THREADED,
-    WHOLE,
-    Index,
-    Lane,
-    Link,
-    Plan,
-    Snapshot,
-    Target,
-    lanes,
-)
+from rxlane.items import CPUS, DEFER, FLUSH, MODES, SUSPEND, THREADED
+from rxlane.model import Index, Lane, Link, Snapshot, lanes
 from rxlane.placer import Placer, starts
+from rxlane.plan import WHOLE, Plan, Target
 from rxlane.sections import Policy, Section
 from rxlane.settings import View
 from rxlane.wanted import Wanted

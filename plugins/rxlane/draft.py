@@ -9,19 +9,9 @@ from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import (
-    OFF,
-    Change,
-    Index,
-    Link,
-    Plan,
-    Skip,
-    Snapshot,
-    Target,
-    Topology,
-    Value,
-    disruption,
-)
+from rxlane.items import OFF, Value
+from rxlane.model import Index, Link, Snapshot, Topology
+from rxlane.plan import Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
 

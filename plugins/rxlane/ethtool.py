@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
 from rxlane.genl import Generic, generic_attrs
-from rxlane.model import (
+from rxlane.items import (
     ADAPTIVE_RX,
     ADAPTIVE_TX,
     CHANNELS_COMBINED,
@@ -29,9 +29,9 @@ from rxlane.model import (
     SWITCHES,
     TX_FRAMES,
     TX_USECS,
-    Tunable,
     Value,
 )
+from rxlane.model import Tunable
 from rxlane.netlink import attr_text, attr_uint, pack_attr, pack_nest, pack_u32, parse_attrs
 
 

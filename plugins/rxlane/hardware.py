@@ -12,24 +12,17 @@ from dataclasses import replace
 
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import (
+from rxlane.items import (
     CHANNEL_ITEMS,
     CHANNELS_COMBINED,
     CHANNELS_RX,
     CHANNELS_TX,
     COALESCE_ITEMS,
     RING_ITEMS,
-    WHOLE,
-    Irq,
-    Link,
-    Napi,
-    Queue,
-    Snapshot,
-    Target,
-    Tunable,
     Value,
-    disruption,
 )
+from rxlane.model import Irq, Link, Napi, Queue, Snapshot, Tunable
+from rxlane.plan import WHOLE, Target, disruption
 from rxlane.sections import MAX, Policy, Section
 from rxlane.settings import read_device
 

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
 from rxlane.draft import Draft, check_cpus, one_value
-from rxlane.model import HOST, TIMER_MIGRATION, WHOLE, WORKQUEUE, Target
+from rxlane.items import TIMER_MIGRATION, WORKQUEUE
+from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import IrqLayout
 
 ABSENT = "this kernel does not have it"

@@ -21,8 +21,9 @@ from typing import Generic, Protocol, TypeVar
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import FORMAT, Journal
+from rxlane.plan import Journal
 from rxlane.session import Login
+from rxlane.stored import FORMAT
 
 DIRECTORY = Path("/var/lib/rxlane")
 LOCK_WAIT = 10.0  # seconds; an apply of hundreds of queues takes less

@@ -11,7 +11,7 @@ from typing import Protocol
 from rxlane import cpulist, observe, threads, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
-from rxlane.model import (
+from rxlane.items import (
     CPUS,
     DEFER,
     FLUSH,
@@ -27,10 +27,9 @@ from rxlane.model import (
     WORKQUEUE,
     XPS,
     XPS_RXQS,
-    Link,
-    Snapshot,
     Value,
 )
+from rxlane.model import Link, Snapshot
 from rxlane.netdev import Netdev
 from rxlane.sysfs import Sysfs
 

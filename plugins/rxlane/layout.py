@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus, without
-from rxlane.model import IRQ_CPUS, WHOLE, Irq, Lane, Link, Target, Topology, lanes
+from rxlane.items import IRQ_CPUS
+from rxlane.model import Irq, Lane, Link, Topology, lanes
 from rxlane.placer import Placer, Request
+from rxlane.plan import WHOLE, Target
 from rxlane.sections import IrqLayout
 
 Key = tuple[str, int]  # device and RX queue

@@ -10,17 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
-from rxlane.model import (
-    BUSY_POLL,
-    BUSY_READ,
-    REALTIME,
-    Index,
-    Lane,
-    Link,
-    Queue,
-    Snapshot,
-    lanes,
-)
+from rxlane.items import BUSY_POLL, BUSY_READ, REALTIME
+from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
 
 HOP = "hop"  # works, and pays for the way between nodes
 CONFLICT = "conflict"  # lanes that take CPU time from each other or from the host

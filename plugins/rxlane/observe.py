@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rxlane import logins, rtnetlink, threads
+from rxlane.items import SYSCTL_ITEMS, WORKQUEUE
 from rxlane.model import (
-    SYSCTL_ITEMS,
-    WORKQUEUE,
     Capabilities,
     Cpu,
     Irq,

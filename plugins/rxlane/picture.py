@@ -88,7 +88,7 @@ class Strand:
 
     start: tuple[float, float]
     end: tuple[float, float]
-    mode: str  # of model.MODES, or irq
+    mode: str  # of items.MODES, or irq
     crosses: bool
     title: str
 

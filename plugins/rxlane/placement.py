@@ -7,8 +7,10 @@ from collections import Counter
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
-from rxlane.model import CPUS, SCHED, UNKNOWN_SCHED, Lane, Target, Topology
+from rxlane.items import CPUS, SCHED, UNKNOWN_SCHED
+from rxlane.model import Lane, Topology
 from rxlane.placer import Placer, Request
+from rxlane.plan import Target
 from rxlane.wanted import Chosen, Wanted, refuse
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rxlane import cpulist
 from rxlane.errors import Kind, RxlaneError, printable
-from rxlane.model import (
+from rxlane.items import (
     BACKLOG,
     BUSY_POLL,
     BUSY_READ,

@@ -79,7 +79,7 @@ def text_of(path: str, limit: int) -> str:
 def read_snapshot(path: str) -> Snapshot:
     """Return the recorded host in a file, `-` for standard input."""
     from rxlane import codec
-    from rxlane.model import FORMAT
+    from rxlane.stored import FORMAT
 
     try:
         text = text_of(path, SNAPSHOT_LIMIT)

@@ -11,23 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rxlane.model import (
-    HOST,
-    IRQ_ITEMS,
-    PHASES,
-    RESET_ITEMS,
-    THREAD_ITEMS,
-    THREADED,
-    WHOLE,
-    Change,
-    Entry,
-    Journal,
-    Link,
-    Plan,
-    Snapshot,
-    Target,
-    disruption,
-)
+from rxlane.items import IRQ_ITEMS, PHASES, RESET_ITEMS, THREAD_ITEMS, THREADED
+from rxlane.model import Link, Snapshot
+from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption
 from rxlane.settings import View
 
 REASON = "original value"

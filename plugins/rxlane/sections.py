@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rxlane.model import RESET_ITEMS
+from rxlane.items import RESET_ITEMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Section(Named):
 
     cpus: None leave alone, () choose by placement (one of topology.PLACEMENTS), else the CPUs to go
     round. shared_cpus: each thread may run on all of them. sched: None leave alone, else as in
-    model.SCHED.
+    items.SCHED.
     """
 
     modes: tuple[ModeRule, ...] = ()

@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rxlane import cpulist
-from rxlane.model import (
+from rxlane.items import (
     CPUS,
     DEFER,
     ETHTOOL_ITEMS,
     FLUSH,
-    HOST,
     IRQ_CPUS,
     MODES,
     OFF,
@@ -26,19 +25,12 @@ from rxlane.model import (
     THREADED,
     TX_IRQ_CPUS,
     TX_ITEMS,
-    WHOLE,
     WORKQUEUE,
     XPS,
-    Index,
-    Irq,
-    Lane,
-    Link,
-    Queue,
-    Snapshot,
-    Target,
     Value,
-    lanes,
 )
+from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, lanes
+from rxlane.plan import HOST, WHOLE, Target
 
 
 @dataclass(frozen=True, slots=True)

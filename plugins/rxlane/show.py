@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rxlane.codec import to_plain
-from rxlane.model import HOST, THREAD_ITEMS, WHOLE, Change, Mismatch, Plan
+from rxlane.items import THREAD_ITEMS
+from rxlane.plan import HOST, WHOLE, Change, Mismatch, Plan
 
 
 def change_text(change: Change) -> str:

@@ -12,20 +12,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from rxlane.hardware import totals
-from rxlane.model import (
+from rxlane.items import (
     CHANNEL_ITEMS,
     ETHTOOL_ITEMS,
     RESET_ITEMS,
     STEERING_ITEMS,
     TX_ITEMS,
-    WHOLE,
     XPS_ITEMS,
-    Change,
-    Link,
-    Snapshot,
-    Target,
     Value,
 )
+from rxlane.model import Link, Snapshot
+from rxlane.plan import WHOLE, Change, Target
 from rxlane.revert import Carried
 from rxlane.sections import Policy
 from rxlane.settings import View

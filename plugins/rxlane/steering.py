@@ -13,23 +13,10 @@ from collections.abc import Iterable
 from rxlane import cpulist
 from rxlane.draft import Draft, check_cpus, one_value
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import (
-    FLOW_ENTRIES,
-    HOST,
-    NTUPLE,
-    OFF,
-    ON,
-    RFS,
-    RPS,
-    WHOLE,
-    XPS,
-    XPS_RXQS,
-    Link,
-    Queue,
-    Target,
-    Topology,
-)
+from rxlane.items import FLOW_ENTRIES, NTUPLE, OFF, ON, RFS, RPS, XPS, XPS_RXQS
+from rxlane.model import Link, Queue, Topology
 from rxlane.placer import Placer, Request
+from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import RFS_AUTO, FlowSteering
 
 # What Documentation/networking/scaling.rst gives for a host of moderate load, and the share of a

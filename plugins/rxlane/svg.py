@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture
+from rxlane.items import MODES
 from rxlane.marks import CONFLICT
-from rxlane.model import MODES, Cpu, Link, Snapshot
+from rxlane.model import Cpu, Link, Snapshot
 from rxlane.picture import (
     CARD_HEAD,
     CARD_WIDTH,

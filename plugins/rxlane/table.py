@@ -12,23 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rxlane import cpulist, marks
+from rxlane.items import OFF, ON, REALTIME, SWITCHES
 from rxlane.marks import CONFLICT, HOP, Mark
-from rxlane.model import (
-    OFF,
-    ON,
-    REALTIME,
-    SWITCHES,
-    Index,
-    Irq,
-    Lane,
-    Link,
-    Queue,
-    Snapshot,
-    Thread,
-    Tunable,
-    lanes,
-    napi_mode,
-)
+from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, Thread, Tunable, lanes, napi_mode
 
 WIDTH = 80
 HEADINGS = ("queue", "NAPI", "IRQ", "IRQ CPUs", "mode", "PID", "CPU", "policy", "node", "")

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from rxlane import uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import FAIR, REALTIME, Thread
+from rxlane.items import FAIR, REALTIME
+from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 
 PREFIX = "napi/"  # napi_kthread_create() in net/core/dev.c: "napi/%s-%d"

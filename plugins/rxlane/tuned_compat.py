@@ -16,23 +16,20 @@ from rxlane.apply import Applied, apply, rollback
 from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
-from rxlane.journal import DIRECTORY, Store
-from rxlane.kernel import Kernel, Linux
-from rxlane.model import (
+from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
     FEATURE_ITEMS,
-    HOST,
     IRQ_ITEMS,
     NAPI_ITEMS,
     NET_ITEMS,
     RESET_ITEMS,
     STEERING_ITEMS,
     THREAD_ITEMS,
-    TUNED,
-    Plan,
-    Target,
 )
+from rxlane.journal import DIRECTORY, Store
+from rxlane.kernel import Kernel, Linux
+from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
 from rxlane.profile import unquote
 from rxlane.sections import Policy

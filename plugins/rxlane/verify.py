@@ -5,20 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rxlane.model import (
-    HOST,
-    IRQ_ITEMS,
-    STEERING_ITEMS,
-    THREAD_ITEMS,
-    TX_ITEMS,
-    WHOLE,
-    Entry,
-    Mismatch,
-    Plan,
-    Snapshot,
-    Target,
-    Value,
-)
+from rxlane.items import IRQ_ITEMS, STEERING_ITEMS, THREAD_ITEMS, TX_ITEMS, Value
+from rxlane.model import Snapshot
+from rxlane.plan import HOST, WHOLE, Entry, Mismatch, Plan, Target
 from rxlane.revert import renamed
 from rxlane.settings import View
 

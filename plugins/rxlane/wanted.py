@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import REALTIME, Lane, Link
+from rxlane.items import REALTIME
+from rxlane.model import Lane, Link
 from rxlane.sections import Section
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from rxlane import codec, policy, show
 from rxlane.decide import decide
-from rxlane.model import Plan, Snapshot
+from rxlane.model import Snapshot
+from rxlane.plan import Plan
 from rxlane.revert import revert
 from rxlane.sections import Policy
 from unit import synthetic

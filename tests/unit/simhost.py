@@ -19,7 +19,6 @@ from rxlane.model import (
     Capabilities,
     Cpu,
     Irq,
-    Journal,
     Link,
     Napi,
     Queue,
@@ -29,6 +28,7 @@ from rxlane.model import (
     Topology,
     Tunable,
 )
+from rxlane.plan import Journal
 
 MODES = ["off", "on", "busy-poll"]
 STOCK = Capabilities(netdev=True)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rxlane import cpulist
+from rxlane.items import MODES
 from rxlane.model import (
-    MODES,
     Capabilities,
     Cpu,
     Irq,

@@ -16,7 +16,8 @@ from rxlane import cpulist
 from rxlane.apply import apply, rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Plan, Snapshot
+from rxlane.model import Snapshot
+from rxlane.plan import Plan
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
 from rxlane.sections import Policy

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Entry, Snapshot
+from rxlane.model import Snapshot
+from rxlane.plan import Entry
 from unit import simhost
 
 WHOLE = codec.dumps(simhost.snapshot())

@@ -17,7 +17,8 @@ from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose,
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links
 from rxlane.journal import Store
-from rxlane.model import Change, Plan, Target, Thread
+from rxlane.model import Thread
+from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.rtnetlink import LinkRow
 from rxlane.sections import Policy

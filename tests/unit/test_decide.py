@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rxlane import topology
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Capabilities, Plan, Queue, Snapshot, Topology
+from rxlane.model import Capabilities, Queue, Snapshot, Topology
+from rxlane.plan import Plan
 from rxlane.policy import parse_section
 from rxlane.sections import Policy
 from unit import simhost

@@ -13,7 +13,8 @@ from rxlane import codec, policy
 from rxlane.apply import apply, rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Plan, Snapshot, Tunable
+from rxlane.model import Link, Snapshot, Tunable
+from rxlane.plan import Plan
 from rxlane.revert import revert
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from rxlane import codec, table
-from rxlane.model import PHASES, Snapshot
+from rxlane.items import PHASES
+from rxlane.model import Snapshot
 from rxlane.revert import revert
 from rxlane.settings import View
 from unit import synthetic

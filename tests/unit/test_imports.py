@@ -18,7 +18,10 @@ PACKAGE = Path(rxlane.__file__).parent
 LAYERS = {
     "uapi": 0,
     "errors": 0,
+    "items": 0,
     "model": 1,
+    "plan": 1,
+    "stored": 0,
     "cpulist": 1,
     "topology": 2,
     "placer": 3,
@@ -80,7 +83,10 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
+    "items",
+    "stored",
     "model",
+    "plan",
     "profile",
     "marks",
     "rates",

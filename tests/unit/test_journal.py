@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rxlane import journal as module
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
-from rxlane.model import Entry, Journal
+from rxlane.plan import Entry, Journal
 
 ENTRIES = st.builds(
     Entry,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rxlane import cpulist
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
-from rxlane.model import Cpu, Snapshot, Target, Topology
+from rxlane.model import Cpu, Snapshot, Topology
+from rxlane.plan import Target
 from rxlane.sections import Policy
 from rxlane.whole import whole
 from unit import simhost

@@ -15,7 +15,8 @@ import pytest
 
 from rxlane import policy
 from rxlane.decide import decide
-from rxlane.model import Capabilities, Plan
+from rxlane.model import Capabilities
+from rxlane.plan import Plan
 from rxlane.sections import Policy
 from unit import simhost
 

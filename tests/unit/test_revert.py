@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxlane.decide import decide
-from rxlane.model import Change, Entry, Journal, Plan, Target
+from rxlane.plan import Change, Entry, Journal, Plan, Target
 from rxlane.policy import parse_section
 from rxlane.revert import carry, revert
 from rxlane.sections import Policy

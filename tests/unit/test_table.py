@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxlane import look, mapjson, table
-from rxlane.model import (
-    ADAPTIVE_RX,
-    CHANNELS_COMBINED,
-    RING_RX,
-    RING_TX,
-    RX_USECS,
-    Irq,
-    Napi,
-    Thread,
-    Tunable,
-)
+from rxlane.items import ADAPTIVE_RX, CHANNELS_COMBINED, RING_RX, RING_TX, RX_USECS
+from rxlane.model import Irq, Napi, Thread, Tunable
 from unit import simhost, synthetic
 
 

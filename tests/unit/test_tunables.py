@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from rxlane import ethtool, logins, uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import ETHTOOL_ITEMS, FEATURE_ITEMS, Tunable
+from rxlane.items import ETHTOOL_ITEMS, FEATURE_ITEMS
+from rxlane.model import Tunable
 from rxlane.netlink import pack_attr, pack_nest, pack_u32
 from rxlane.sysfs import Sysfs
 from unit.test_netlink import DONE, GENL, FakeNet, FakeSocket, attr, error_body, family, message

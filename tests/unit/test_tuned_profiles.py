@@ -9,7 +9,7 @@ import pytest
 
 from rxlane import cli, kernel, tuned_profiles
 from rxlane.journal import Store
-from rxlane.model import TUNED
+from rxlane.plan import TUNED
 from rxlane.sysfs import Sysfs
 from rxlane.tuned_compat import Adapter, Row
 from unit import simhost

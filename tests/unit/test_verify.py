@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from rxlane.decide import decide
-from rxlane.model import Entry
+from rxlane.plan import Entry
 from rxlane.policy import parse_section
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Settings by name, what belongs together, the one order of writing, and the words of their values.
+
+Units: timeouts in nanoseconds, priorities as the kernel counts them (1..99 for real-time classes).
+"""
+
+from __future__ import annotations
+
+Value = int | str
+
+# Settings, by the name under which plans, journals and reports show them.
+THREADED = "threaded"  # off | on | busy-poll
+DEFER = "defer-hard-irqs"  # count
+FLUSH = "gro-flush-timeout"  # ns
+SUSPEND = "irq-suspend-timeout"  # ns
+CPUS = "thread-cpus"  # CPU list
+SCHED = "thread-sched"  # POLICY:NICE, or POLICY:PRIORITY[:NICE] for fifo and rr
+IRQ_CPUS = "irq-cpus"  # CPU list
+TX_IRQ_CPUS = "tx-irq-cpus"  # of a send queue with an interrupt of its own; never planned, kept
+RPS = "rps-cpus"  # CPU list, or off
+RFS = "rps-flow-cnt"  # entries, a power of two, or 0
+XPS = "xps-cpus"  # CPU list, or off; of a TX queue
+XPS_RXQS = "xps-rxqs"  # queue list, or off; of a TX queue
+
+OFF = "off"  # an empty CPU or queue list
+ON = "on"
+
+# Settings of a whole device that its driver keeps, by ethtool's names.
+CHANNELS_RX = "channels-rx"  # receive-only queues
+CHANNELS_TX = "channels-tx"  # send-only queues
+CHANNELS_COMBINED = "channels-combined"  # pairs of a receive and a send queue
+RING_RX = "ring-rx"  # descriptors
+RING_TX = "ring-tx"
+ADAPTIVE_RX = "adaptive-rx"  # off | on
+ADAPTIVE_TX = "adaptive-tx"
+RX_USECS = "rx-usecs"  # microseconds from a packet to its interrupt
+TX_USECS = "tx-usecs"
+RX_FRAMES = "rx-frames"  # packets that wait for one interrupt
+TX_FRAMES = "tx-frames"
+NTUPLE = "rx-ntuple-filter"  # off | on; with RFS, aRFS where the driver implements it
+
+# Settings of the whole host, each a number in a file below /proc/sys.
+FLOW_ENTRIES = "net.core.rps_sock_flow_entries"
+BACKLOG = "net.core.netdev_max_backlog"
+BUSY_READ = "net.core.busy_read"
+BUSY_POLL = "net.core.busy_poll"
+TIMER_MIGRATION = "kernel.timer_migration"
+WORKQUEUE = "workqueue-cpus"  # CPU list; a mask in sysfs, the only one that is no sysctl
+
+CHANNEL_ITEMS = (CHANNELS_RX, CHANNELS_TX, CHANNELS_COMBINED)
+RING_ITEMS = (RING_RX, RING_TX)
+COALESCE_ITEMS = (ADAPTIVE_RX, ADAPTIVE_TX, RX_USECS, TX_USECS, RX_FRAMES, TX_FRAMES)
+FEATURE_ITEMS = (NTUPLE,)
+ETHTOOL_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS, *COALESCE_ITEMS, *FEATURE_ITEMS)
+RESET_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS)  # their drivers set queues up anew
+SWITCHES = (ADAPTIVE_RX, ADAPTIVE_TX, NTUPLE)  # shown as off and on
+IRQ_ITEMS = (IRQ_CPUS, TX_IRQ_CPUS)
+NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
+THREAD_ITEMS = (CPUS, SCHED)
+XPS_ITEMS = (XPS, XPS_RXQS)
+TX_ITEMS = (*XPS_ITEMS, TX_IRQ_CPUS)
+STEERING_ITEMS = (RPS, RFS, *XPS_ITEMS)
+RX_ITEMS = (IRQ_CPUS, *NAPI_ITEMS, *THREAD_ITEMS, RPS, RFS)  # of one receive queue
+NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
+CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
+SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
+HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
+# The one order of writing: first what makes queues, and what resets them; a NAPI's first poll
+# finds its IRQ placed, threads exist once their mode is set, and flows are steered only when every
+# queue has its place.
+PHASES = (
+    CHANNEL_ITEMS,
+    RING_ITEMS,
+    COALESCE_ITEMS,
+    IRQ_ITEMS,
+    NAPI_ITEMS,
+    THREAD_ITEMS,
+    FEATURE_ITEMS,
+    STEERING_ITEMS,
+    HOST_ITEMS,
+)
+
+# enum netdev_napi_threaded, include/uapi/linux/netdev.h
+MODES = ("off", "on", "busy-poll")
+
+REALTIME = ("fifo", "rr")
+FAIR = ("other", "batch", "idle")
+UNKNOWN_SCHED = ("deadline", "ext")  # classes rxlane could not put back

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What rxlane wants to change and keeps in its journal: frozen data, no behaviour of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rxlane.items import RESET_ITEMS, THREADED, TX_ITEMS, Value
+from rxlane.stored import FORMAT, LATER
+
+WHOLE = -1
+HOST = ""  # no device has an empty name
+
+TUNED = "tuned"  # an owner of a journal
+
+DISRUPTION = {THREADED: "thread-restart"}  # RESET_ITEMS: see disruption(); all else: none
+# virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
+PAUSING = frozenset({"virtio_net"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """A setting's address. queue is the RX queue (TX queue for TX_ITEMS), -1 for the whole device.
+
+    The device of a setting of the whole host is HOST. NAPI ids and IRQ numbers are no part of it:
+    they change when a device goes down and up.
+    """
+
+    device: str
+    queue: int
+    item: str
+
+    def __str__(self) -> str:
+        if self.device == HOST:
+            return self.item
+        kind = "tx" if self.item in TX_ITEMS else "rx"
+        return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
+
+
+def disruption(item: str, driver: str) -> str:
+    """Say what writing the setting does to traffic: none, thread-restart, queue-pause, link-reset.
+
+    A driver that is not known to pause only is taken to reset the link.
+    """
+    if item in RESET_ITEMS:
+        return "queue-pause" if driver in PAUSING else "link-reset"
+    return DISRUPTION.get(item, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """before is None when the thread does not exist yet, so that it has no value."""
+
+    target: Target
+    before: Value | None
+    after: Value
+    reason: str = ""
+    disruption: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Something asked for that is not done. kind: unsupported, unmovable, left-alone or down."""
+
+    device: str
+    queue: int
+    item: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = self.device if self.queue < 0 else f"{self.device} queue {self.queue}"
+        if self.device == HOST:
+            where = "host"
+        return f"{where}: {self.item} {self.kind}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """changes are to be written; holds already have the wanted value (before equals after)."""
+
+    changes: tuple[Change, ...] = ()
+    holds: tuple[Change, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A setting that is not as planned. found is None when its queue or thread is gone."""
+
+    target: Target
+    expected: Value
+    found: Value | None
+    cause: str
+
+    def __str__(self) -> str:
+        found = "nothing" if self.found is None else self.found
+        return f"{self.target}: expected {self.expected}, found {found} ({self.cause})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A setting in the journal: what it was before rxlane first wrote it, and what it is to be.
+
+    after is None when nothing is wanted (any more) but the original must be kept: a thread that
+    ends with its mode takes its CPU and class with it. ifindex tells the device apart from another
+    that took its name later.
+    """
+
+    device: str
+    ifindex: int
+    queue: int
+    item: str
+    before: Value | None
+    after: Value | None
+    kept: bool = field(default=False, metadata=LATER)
+
+    @property
+    def target(self) -> Target:
+        return Target(self.device, self.queue, self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written.
+
+    owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
+    """
+
+    boot_id: str
+    entries: tuple[Entry, ...]
+    owner: str = ""
+    format: int = FORMAT
