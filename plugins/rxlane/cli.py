@@ -222,15 +222,14 @@ def _log(level: str, text: str) -> None:
 
 def _verify(args: argparse.Namespace) -> int:
     from rxlane import show
-    from rxlane.apply import load_current
-    from rxlane.journal import Store
+    from rxlane.journal import Store, load_current
     from rxlane.kernel import Linux
     from rxlane.verify import verify_entries
 
     kernel, store = Linux(), Store(args.state)
     _need_root()
     with store.lock():
-        journal, _ = load_current(kernel, store)
+        journal, _ = load_current(store, kernel.boot_id())
     written = () if journal is None else journal.entries
     entries = [entry for entry in written if entry.after is not None]
     found = verify_entries(entries, kernel.observe())
@@ -241,9 +240,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _rollback(args: argparse.Namespace) -> int:
     from rxlane import confirm
-    from rxlane.apply import rollback
     from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.rollback import rollback
 
     store = Store(args.state)
     if args.orphaned and not _orphaned(store):

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from rxlane.apply import RolledBack, bring_back
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
 from rxlane.kernel import Kernel
 from rxlane.plan import HOST
+from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, not_newer, start_of
 from rxlane.sysfs import Sysfs
 

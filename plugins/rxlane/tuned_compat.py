@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rxlane.apply import Applied, apply, rollback
+from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
@@ -32,6 +32,7 @@ from rxlane.kernel import Kernel, Linux
 from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
 from rxlane.profile import unquote
+from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import CHANGED, absence

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.errors import RxlaneError
 from rxlane.model import Snapshot
+from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
 from unit.simhost import Killed, MemoryStore, SimHost

@@ -13,13 +13,14 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from rxlane import cpulist
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
 from rxlane.plan import Plan
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
+from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
 from unit import simhost, synthetic

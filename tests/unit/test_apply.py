@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.model import Capabilities
 from rxlane.policy import parse_section
+from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from rxlane import confirm, guard
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
 from rxlane.policy import parse_section
+from rxlane.rollback import rollback
 from rxlane.session import Login, current, not_newer, start_of
 from rxlane.sysfs import Sysfs
 from unit import simhost

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rxlane import converge, events, rtnetlink, watch
-from rxlane.apply import Applied, apply, rollback
+from rxlane.apply import Applied, apply
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger, Follower
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links
@@ -20,6 +20,7 @@ from rxlane.journal import Store
 from rxlane.model import Thread
 from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
+from rxlane.rollback import rollback
 from rxlane.rtnetlink import LinkRow
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs

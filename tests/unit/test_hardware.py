@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxlane import codec, policy
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot, Tunable
 from rxlane.plan import Plan
 from rxlane.revert import revert
+from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_entries
 from unit import simhost

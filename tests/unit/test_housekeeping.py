@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from rxlane.apply import apply, rollback
+from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
 from rxlane.policy import Given, parse
+from rxlane.rollback import rollback
 from rxlane.verify import verify
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rxlane import rtnetlink, tuned_keep
-from rxlane.apply import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Links, Sources
 from rxlane.journal import Store
+from rxlane.rollback import rollback
 from rxlane.rtnetlink import LinkRow
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.tuned_facet import Joint
