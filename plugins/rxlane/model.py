@@ -127,7 +127,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """llc: the lowest CPU that shares the last level cache with this one."""
+    """llc: the lowest CPU that shares the last level cache with this one.
+
+    capacity: how much it does in a second, 1024 for the host's fastest. kind: core or atom, where
+    the PMUs of a hybrid x86 host tell performance and efficiency cores apart.
+    """
 
     number: int
     online: bool
@@ -136,6 +140,12 @@ class Cpu:
     node: int = 0
     siblings: tuple[int, ...] = ()
     llc: int | None = field(default=None, metadata=LATER)
+    capacity: int | None = field(default=None, metadata=LATER)
+    kind: str = field(default="", metadata=LATER)
+
+
+# Values of Cpu.kind, by the names of their PMUs: cpu_core and cpu_atom.
+CORE, ATOM = "core", "atom"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from rxlane import logins, rtnetlink, threads
 from rxlane.items import SYSCTL_ITEMS, WORKQUEUE
 from rxlane.model import (
+    ATOM,
+    CORE,
     Capabilities,
     Cpu,
     Irq,
@@ -57,16 +59,17 @@ def irq_queue(name: str) -> Named | None:
 
 
 def topology(sysfs: Sysfs) -> Topology:
-    """Read packages, cores, SMT siblings, NUMA nodes, isolated and nohz_full CPUs."""
+    """Read cores of all kinds, SMT siblings, NUMA nodes, isolated and nohz_full CPUs."""
     online = set(sysfs.cpus(f"{CPU}/online"))
     nodes: dict[int, int] = {}
     for name in sysfs.names(NODE):
         if re.fullmatch(r"node\d+", name):
             nodes |= dict.fromkeys(_node_cpus(sysfs, name), int(name[4:]))
     found = sysfs.cpus(f"{CPU}/present") or tuple(sorted(online))
-    caches = _caches(sysfs, online)
+    caches, kinds = _caches(sysfs, online), _kinds(sysfs)
+    cpus = (_cpu(sysfs, n, n in online, nodes.get(n, 0)) for n in found)
     return Topology(
-        tuple(_cpu(sysfs, n, n in online, nodes.get(n, 0), caches.get(n)) for n in found),
+        tuple(replace(c, llc=caches.get(c.number), kind=kinds.get(c.number, "")) for c in cpus),
         sysfs.cpus(f"{CPU}/isolated"),
         sysfs.cpus(f"{CPU}/nohz_full"),
     )
@@ -91,7 +94,12 @@ def _caches(sysfs: Sysfs, online: Collection[int]) -> dict[int, int]:
     return found
 
 
-def _cpu(sysfs: Sysfs, number: int, online: bool, node: int, llc: int | None) -> Cpu:
+def _kinds(sysfs: Sysfs) -> dict[int, str]:
+    """Return performance and efficiency cores of a hybrid x86 host, by their PMUs' CPUs."""
+    return {n: kind for kind in (CORE, ATOM) for n in sysfs.cpus(f"sys/devices/cpu_{kind}/cpus")}
+
+
+def _cpu(sysfs: Sysfs, number: int, online: bool, node: int) -> Cpu:
     base = f"{CPU}/cpu{number}/topology"
     return Cpu(
         number,
@@ -100,7 +108,8 @@ def _cpu(sysfs: Sysfs, number: int, online: bool, node: int, llc: int | None) ->
         sysfs.number(f"{base}/core_id") or 0,
         node,
         sysfs.cpus(f"{base}/thread_siblings_list") or (number,),
-        llc,
+        # arm64 and newer x86 kernels have it.
+        capacity=sysfs.number(f"{CPU}/cpu{number}/cpu_capacity"),
     )
 
 

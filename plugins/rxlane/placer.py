@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rxlane.model import Cpu, Link, Topology
-from rxlane.topology import near
+from rxlane.topology import efficient, near
 
 # The golden section: devices that start so far apart along the CPUs are spread however many they
 # are, and one device more moves no other's start.
@@ -77,12 +77,14 @@ class Placer:
     resumed: bool = False
     _cpus: dict[int, Cpu] = field(init=False)
     _away: frozenset[int] = field(init=False)
+    _slow: frozenset[int] = field(init=False)
     # CPUs that pollers came to after theirs had gone.
     _entered: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
         self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
+        self._slow = efficient(self.topology)
 
     def fork(self, topology: Topology) -> Placer:
         """Return another placer that goes on from here, on a host that may have fewer CPUs."""
@@ -176,9 +178,9 @@ class Placer:
 
         Cores without a poller first; the preferred CPU; then for pollers the least used, else the
         device's own node: a fair thread shares a CPU there rather than pay for the way with every
-        packet; then for pollers isolated CPUs; CPU 0, which carries the kernel's own work, after
-        those that have as much; with spread the last level cache that serves fewest; cores without
-        another thread; the lowest number.
+        packet; then for pollers isolated CPUs and performance cores; CPU 0, which carries the
+        kernel's own work, after those that have as much; with spread the last level cache that
+        serves fewest; cores without another thread; the lowest number.
         """
         best = min(one.pool, key=lambda n: (*self._cost(n, one), n))
         self.note(best, one.exclusive)
@@ -201,6 +203,7 @@ class Placer:
             int(number != one.prefer),
             *((used, away) if one.exclusive else (away, used)),
             int(one.exclusive and number not in self._away),
+            int(one.exclusive and number in self._slow),
             int(number == 0 and not one.named),
             self.caches[cpu.llc] if one.spread else 0,
             sum(self.taken.get(s, 0) for s in cpu.siblings if s != number)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rxlane import cpulist
-from rxlane.model import Topology
+from rxlane.model import ATOM, Topology
 
 # CPUs that must stay for everything else once real-time threads have theirs: one may be busy with
 # an interrupt storm, and an operator still needs a shell.
@@ -15,6 +15,22 @@ HOUSEKEEPING_LEFT = 2
 # How a section lays lanes out where it names no CPUs.
 AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC = "auto", "numa-local", "one-per-core", "spread-llc"
 PLACEMENTS = (AUTO, NUMA_LOCAL, ONE_PER_CORE, SPREAD_LLC)
+
+
+# In quarters of the best: cores of one kind differ by a few percent (favoured cores), those of
+# another by half.
+LEAST_CAPACITY = 3
+
+
+def efficient(topology: Topology) -> frozenset[int]:
+    """Return the CPUs of efficiency cores, by their PMU or else by their capacity."""
+    atoms = frozenset(cpu.number for cpu in topology.cpus if cpu.kind == ATOM)
+    best = max((cpu.capacity or 0 for cpu in topology.cpus), default=0)
+    return atoms or frozenset(
+        cpu.number
+        for cpu in topology.cpus
+        if cpu.capacity is not None and 4 * cpu.capacity < LEAST_CAPACITY * best
+    )
 
 
 def near(topology: Topology, cpus: Collection[int], node: int | None) -> tuple[int, ...]:

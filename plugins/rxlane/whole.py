@@ -4,16 +4,18 @@
 A CPU that goes offline must move the lanes that were on it and no others. So lanes are laid out for
 all CPUs that are present first, and then only those move that have an offline one.
 
-Of an offline CPU sysfs keeps the number and the node. Its core and its last level cache are
-guessed from the others; a wrong guess moves more lanes, and does no other harm.
+Of an offline CPU sysfs keeps the number and the node. Its core, the core's kind and its last level
+cache are guessed from the others; a wrong guess moves more lanes, and does no other harm.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rxlane.model import Cpu, Topology
+from rxlane.topology import efficient
 
 Shape = tuple[int, ...]  # numbers of a core's CPUs, counted from its first
 
@@ -24,34 +26,52 @@ def whole(host: Topology) -> Topology:
         return host
     cores = _cores(host)
     cpus = tuple(replace(cpu, online=True, siblings=cores[cpu.number]) for cpu in host.cpus)
-    return replace(host, cpus=_with_caches(host, cpus))
+    return replace(host, cpus=_with_caches(host, _with_kinds(host, cpus)))
 
 
 def _cores(host: Topology) -> dict[int, tuple[int, ...]]:
     """Return the siblings of each CPU, an offline one in the core where it is missing."""
     cpus = {cpu.number: cpu for cpu in host.cpus}
     cores = {cpu.number: cpu.siblings or (cpu.number,) for cpu in host.cpus}
-    shape = _shape(host)
+    slow = efficient(host)
+    shape = _shape([cpu for cpu in host.cpus if cpu.online and cpu.number not in slow])
     unknown = sorted(n for n, cpu in cpus.items() if not cpu.online and len(cores[n]) == 1)
     # Cores that lack a CPU first, then those that are offline as a whole.
     for number, least in ((n, least) for least in (1, 0) for n in unknown):
         for core in (tuple(number - at + step for step in shape) for at in shape):
-            if all(n in cpus and set(cores[n]) <= set(core) for n in core):
+            if all(n in cpus and n not in slow and set(cores[n]) <= set(core) for n in core):
                 if sum(cpus[n].online for n in core) >= least:
                     cores |= dict.fromkeys(core, core)
                     break
     return cores
 
 
-def _shape(host: Topology) -> Shape:
+def _shape(online: Sequence[Cpu]) -> Shape:
     """Return how all cores look that are whole, (0,) where they look different or have one CPU."""
-    online = [cpu for cpu in host.cpus if cpu.online]
     shapes = {tuple(s - cpu.siblings[0] for s in cpu.siblings) for cpu in online if cpu.siblings}
     most = max(shapes, key=len, default=(0,))
     alone = {cpu.number for cpu in online if len(cpu.siblings) < len(most)}
     # Two that would be one core, and are not: cores of another kind.
     other = any({n + step for step in most} <= alone for n in alone)
     return (0,) if other or sum(len(s) == len(most) for s in shapes) > 1 else most
+
+
+def _with_kinds(host: Topology, cpus: tuple[Cpu, ...]) -> tuple[Cpu, ...]:
+    """Give offline CPUs the kind and capacity of the nearest CPU with as many siblings."""
+    known = {cpu.number: cpu for cpu in host.cpus if cpu.online}
+    if not any(cpu.kind or cpu.capacity is not None for cpu in known.values()):
+        return cpus
+    sizes = {cpu.number: len(cpu.siblings) for cpu in cpus}
+    found = []
+    for cpu in cpus:
+        if cpu.number not in known:
+            like = min(
+                known.values(),
+                key=lambda k: (sizes[k.number] != sizes[cpu.number], abs(k.number - cpu.number)),
+            )
+            cpu = replace(cpu, kind=like.kind, capacity=like.capacity)
+        found.append(cpu)
+    return tuple(found)
 
 
 def _with_caches(host: Topology, cpus: tuple[Cpu, ...]) -> tuple[Cpu, ...]:

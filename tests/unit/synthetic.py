@@ -4,7 +4,8 @@
 A recipe holds `about` (what the host stands for) and
 
 - kernel: none, netdev, timers, threaded or busy-poll: what its netdev family takes;
-- cpus: groups in the order of CPU numbers, each {count, smt, node, package};
+- cpus: groups in the order of CPU numbers, each {count, smt, node, package} and, where the kernel
+  tells efficiency cores apart, kind (core or atom) or capacity;
 - siblings: beside (default: threads of a core have neighbouring numbers) or apart (all first
   threads, then all second ones, as firmware of large x86 servers numbers them);
 - offline, isolated, nohz_full: CPU lists;
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rxlane import cpulist
@@ -60,7 +61,14 @@ HOST: dict[str, Any] = {
     "sysctls": SYSCTLS,
     "writers": [],
 }
-GROUP: dict[str, Any] = {"count": 1, "smt": 1, "node": 0, "package": 0}
+GROUP: dict[str, Any] = {
+    "count": 1,
+    "smt": 1,
+    "node": 0,
+    "package": 0,
+    "kind": "",
+    "capacity": None,
+}
 # tx -1: as many as rx. queues_a_napi: RX queues that share a NAPI, 0 for a driver without NAPIs.
 # combined: TX queue N is polled by RX queue N's NAPI. irq: number of the first, null for a driver
 # whose interrupts nobody can tell apart. irq_cpus: all, or each (one CPU of the node in turn, as
@@ -147,7 +155,10 @@ def _cpus(groups: list[dict[str, Any]], apart: bool, offline: set[int]) -> Itera
                 up = number not in offline
                 # As sysfs has it: an offline CPU is nobody's sibling and names only itself.
                 beside = tuple(n for n in siblings if n not in offline) if up else (number,)
-                yield Cpu(number, up, group["package"], core, group["node"], beside)
+                cpu = Cpu(number, up, group["package"], core, group["node"], beside)
+                # Neither do the PMUs and cpu_capacity tell of it.
+                told = {"kind": group["kind"], "capacity": group["capacity"]} if up else {}
+                yield replace(cpu, **told)
             core_of[group["package"]] += 1
             first += 1 if apart else group["smt"]
 

@@ -25,7 +25,7 @@ LAYERS = {
     "cpulist": 1,
     "topology": 2,
     "placer": 3,
-    "whole": 2,
+    "whole": 3,
     "codec": 2,
     "netlink": 1,
     "genl": 2,

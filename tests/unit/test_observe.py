@@ -100,6 +100,19 @@ def test_topology(tmp_path: Path) -> None:
     assert [c.node for c in found.cpus] == [0, 0, 1, 1], "an offline CPU keeps its node"
 
 
+def test_kinds_of_cores(tmp_path: Path) -> None:
+    cpu = "sys/devices/system/cpu"
+    files = {f"{cpu}/online": "0-3", f"{cpu}/present": "0-3"}
+    files |= {f"{cpu}/cpu{n}/cpu_capacity": str(size) for n, size in enumerate((1024, 1024, 600))}
+    told = observe.topology(tree(tmp_path, files))
+    assert [c.capacity for c in told.cpus] == [1024, 1024, 600, None]
+    assert {c.kind for c in told.cpus} == {""}
+    files = {"sys/devices/cpu_core/cpus": "0-1\n", "sys/devices/cpu_atom/cpus": "2-3\n"}
+    assert [c.kind for c in observe.topology(tree(tmp_path, files)).cpus] == [
+        *("core", "core", "atom", "atom")
+    ]
+
+
 def test_topology_of_a_bare_tree(tmp_path: Path) -> None:
     """No NUMA, no topology files, nohz_full says (null): nothing crashes."""
     base = "sys/devices/system/cpu"

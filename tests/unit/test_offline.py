@@ -129,6 +129,13 @@ def test_the_recorded_host_where_13_others_moved(gone: int) -> None:
     check_moves(start, wanted(start, policy), wanted(without(start, gone), policy), gone)
 
 
+@pytest.mark.parametrize("gone", range(20))
+def test_a_core_less_of_a_hybrid_host(gone: int) -> None:
+    name = "synthetic-20cpu-p-and-e-cores"
+    start, policy = host(name), asks(name)
+    check_moves(start, wanted(start, policy), wanted(without(start, gone), policy), gone)
+
+
 def test_two_cpus_less_spread_evenly() -> None:
     start = simhost.whole(simhost.snapshot(simhost.link(queues=16)))
     after = wanted(without(start, 3, 6), asked(irq_cpus="auto"))
@@ -160,6 +167,15 @@ def test_cores_are_guessed_from_the_others(numbers: tuple[int, ...], smt: int, s
 def test_caches_are_guessed_from_the_neighbours() -> None:
     topology = caches(simhost.topology(16), 4)
     assert [c.llc for c in guessed(topology, 4, 7, 13).cpus] == [c.llc for c in topology.cpus]
+
+
+@pytest.mark.parametrize("gone", range(20))
+def test_kinds_are_guessed_from_the_like(gone: int) -> None:
+    start = host("synthetic-20cpu-p-and-e-cores")
+    found = whole(without(start, gone).topology)
+    assert [(c.kind, c.siblings) for c in found.cpus] == [
+        (c.kind, c.siblings) for c in start.topology.cpus
+    ]
 
 
 def test_a_host_that_is_whole_stays_itself() -> None:

@@ -90,6 +90,38 @@ def test_never_two_pollers_on_one_core_unless_asked() -> None:
     assert any("share one core" in w for w in named.warnings)
 
 
+def kinds(cpus: Topology, *efficient: int) -> Topology:
+    rows = (replace(c, kind="atom" if c.number in efficient else "core") for c in cpus.cpus)
+    return replace(cpus, cpus=tuple(rows))
+
+
+def test_pollers_prefer_performance_cores() -> None:
+    """Here the efficiency cores have the low numbers; interrupts and fair threads share all."""
+    start = host(simhost.link(queues=5), cpus=kinds(simhost.topology(8), 0, 1, 2, 3))
+    found = threads(start, threaded="busy-poll@0-3", thread_cpus="auto")
+    assert sorted(map(str, found.values())) == ["4", "5", "6", "7"]
+    more = threads(start, threaded="busy-poll", thread_cpus="auto")
+    assert sorted(map(str, more.values())) == ["1", "4", "5", "6", "7"]
+    fifo = threads(start, threaded="on@1-2", thread_cpus="auto", **FIFO)
+    assert sorted(map(str, fifo.values())) == ["4", "5"]
+    fair = planned(start, "irq-cpus", irq_cpus="auto")
+    assert list(fair.values()) == ["1", "2", "3", "4", "5"]
+
+
+def test_an_isolated_efficiency_core_is_the_pollers() -> None:
+    cpus = kinds(simhost.topology(8, isolated=(6, 7)), 4, 5, 6, 7)
+    found = threads(host(cpus=cpus), threaded="busy-poll@0-2", thread_cpus="auto")
+    assert list(found.values()) == ["6", "7", "1"], "isolated by the operator, for just that"
+
+
+def test_pollers_take_an_efficiency_core_before_a_pollers_sibling() -> None:
+    cpus = simhost.topology(8, smt=2)
+    rows = (replace(c, siblings=(c.number,)) if c.number > 3 else c for c in cpus.cpus)
+    cpus = kinds(replace(cpus, cpus=tuple(rows)), 4, 5, 6, 7)
+    found = threads(host(cpus=cpus), threaded="busy-poll@0-2", thread_cpus="auto")
+    assert sorted(map(str, found.values())) == ["1", "2", "4"]
+
+
 def test_a_queue_more_moves_few_threads() -> None:
     cpus = simhost.topology(32)
     fewer, more = (

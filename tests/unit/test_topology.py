@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rxlane import topology
@@ -67,6 +69,26 @@ def test_a_thread_goes_to_its_interrupt_that_cannot_move() -> None:
     assert placer.take(Request(2, (1, 2), prefer=3)) == 1
     placer.note(2, exclusive=True)
     assert placer.take(Request(2, (1, 2, 3), prefer=2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "capacities", "slow"),
+    [
+        ("", [None] * 4, ()),
+        ("", [1024, 1009, 1024, 1009], ()),  # favoured cores of one kind
+        ("", [446, 446, 1024, 1024], (0, 1)),
+        ("", [250, 760, 760, 1024], (0, 1, 2)),
+        ("", [1024, 1024, None, 600], (3,)),
+        ("core core atom atom", [None] * 4, (2, 3)),
+        ("core core atom atom", [1024, 700, 1024, 1024], (2, 3)),
+        ("atom atom atom atom", [None] * 4, (0, 1, 2, 3)),
+    ],
+)
+def test_efficiency_cores(kinds: str, capacities: list[int | None], slow: tuple[int, ...]) -> None:
+    host = simhost.topology(4)
+    told = zip(host.cpus, kinds.split() or [""] * 4, capacities, strict=True)
+    cpus = tuple(replace(cpu, kind=kind, capacity=capacity) for cpu, kind, capacity in told)
+    assert topology.efficient(replace(host, cpus=cpus)) == frozenset(slow)
 
 
 def test_siblings() -> None:
