@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The patch to iproute2 as such: builds without warnings, fuzzed parsers, own tests, cost."""
+"""The patch to iproute2 as such: builds without warnings, fuzzed parsers, own tests."""
 
 import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import iproute2_tool as tool
 import pytest
-from cpu_time import least_ratio
-from iproute2_space import GRO, Space, checked, run, space
+from iproute2_space import run
 
 from conftest import missing
 
 INPUTS = 1_000_000
-DEVICES = 1000
-# What showing NAPIs may cost, as a ratio of the unpatched time.
-MOST = 1.10
 
 
 @pytest.mark.long
@@ -66,40 +60,3 @@ def test_own_tests_of_ip_link_are_as_before(version: str, tmp_path: Path) -> Non
     after = {test: verdict(tool.ip(version, "gcc"), suite, test, tmp_path) for test in tests}
     assert after == before
     assert any(before.values()), "none passes: the suite was not run as it wants to be"
-
-
-def batch(ns: Space, lines: Iterable[str]) -> None:
-    done = ns("-batch", "-", stdin="\n".join(lines))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("version", tool.SUITES)
-def test_cost_of_showing_a_thousand_devices(version: str) -> None:
-    """No NAPIs, one for every second device, one for each.
-
-    With one for each the kernel's dump alone takes a twelfth of what it takes to show the links.
-    """
-    if os.geteuid() != 0:
-        missing("network namespaces need root")
-    patched, stock = tool.ip(version, "gcc"), tool.ip(version, "stock")
-    pairs = range(DEVICES // 2)
-    ratios: dict[str, float] = {}
-    over: list[str] = []
-    with space(f"rxlane-ip-cost-{os.getpid()}", patched) as ns:
-        batch(ns, (f"link add a{number} type veth peer name b{number}" for number in pairs))
-        at = ["-n", ns.name]
-        for napis, end in ((0, ""), (DEVICES // 2, "a"), (DEVICES, "b")):
-            if end:
-                names = [f"{end}{number}" for number in pairs]
-                ns.inside(sys.executable, "-c", GRO, *names)
-                batch(ns, (f"link set {name} up" for name in names))
-            shown = checked([patched, *at, "-d", "link"]).count(" threaded off ")
-            assert shown == napis
-            for words in (["-d", "link"], ["-j", "-d", "link"], ["link"]):
-                key = f"{napis} NAPIs, {' '.join(words)}"
-                ratios[key] = least_ratio([patched, *at, *words], [stock, *at, *words], MOST)
-                if ratios[key] > MOST:
-                    over.append(key)
-    print({key: round(value, 3) for key, value in ratios.items()})
-    assert over == [], ratios
