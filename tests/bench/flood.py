@@ -18,6 +18,8 @@ Conditions that hold for every mode alike, and why:
 import enum
 import json
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ FLOOD_RATES = (150_000, 180_000, 210_000, 240_000, 280_000, 330_000)
 SEEK_MS = 800
 WINDOW_MS = 2000
 RAMP_STEPS = 3  # first 300 ms: ring, sockets and scheduler settle
+LONGEST_MS = 600_000
 LEAD_MS = 300  # the flood outlasts the sink's window by this
 
 
@@ -155,6 +158,20 @@ class Bench:
              "--batch", str(BATCH), "--ms", str(window_ms + LEAD_MS)]
         )  # fmt: skip
         return reading(json.loads(sent.stdout), self.read_sink())
+
+    @contextmanager
+    def flooding(self, flows: int, size: int, rate: int) -> Iterator[None]:
+        """A flood for as long as the block takes; nobody receives it."""
+        sender = self.guest.popen(
+            [str(self.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(SINK_PORT),
+             "--flows", str(flows), "--size", str(size), "--rate", str(rate),
+             "--batch", str(BATCH), "--ms", str(LONGEST_MS)]
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            sender.kill()
+            sender.communicate()
 
     def taken_in(self) -> int:
         """Packets that the guest's NIC has handed to the kernel since it came up."""

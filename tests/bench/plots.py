@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.goodput import Curve
+from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
 from bench.stats import Summary
 from bench.third import COLUMNS, ThirdRow
@@ -86,4 +87,13 @@ def plot_third(rows: Sequence[ThirdRow], stem: Path) -> list[Path]:
           for number, (label, _, _) in enumerate(COLUMNS)], 1000)  # fmt: skip
     axes.set(title="Flood by way of a veth pair with GRO (host's stock kernel), one virtual CPU",
              ylabel="kpps at the application", xlabel="message size / flows")  # fmt: skip
+    return save(drawn, stem)
+
+
+def plot_scheduling(rows: Sequence[Shares], stem: Path) -> list[Path]:
+    drawn, axes = figure()
+    bars(axes, [row.policy.label for row in rows],
+         [("NAPI thread", [row.napi for row in rows]),
+          ("hog of nice 0", [row.hog for row in rows])], 0.01)  # fmt: skip
+    axes.set(title="Full flood and a CPU hog on one virtual CPU", ylabel="% of the CPU")
     return save(drawn, stem)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
-    run.py [--table 000] [--table goodput] [--table third] [--quick] [--rounds N] [--kernel ours]
+    run.py [--table 000] [--table goodput] [--table third] [--table scheduling]
+           [--quick] [--rounds N] [--kernel ours]
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bench import goodput, plots, seed000, tables, third
+from bench import goodput, plots, scheduling, seed000, tables, third
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
 from bench.tools import ToolBuildFailed
@@ -27,7 +28,7 @@ from lab.progress import StepFailed
 from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
 
 OUT = BUILD / "bench"
-TABLES = ("000", "goodput", "third")
+TABLES = ("000", "goodput", "third", "scheduling")
 KERNELS: dict[str, Callable[[], KernelImage]] = {
     "ours": partial(build, base="6.12", flavour="fast", patched=True),
     "stock": partial(build, base="6.12", flavour="fast", patched=False),
@@ -103,7 +104,17 @@ def table_third(bench: Bench, args: argparse.Namespace, report: Report) -> None:
     report.results["third"] = tables.plain(rows)
 
 
-MEASURE = {"000": table_000, "goodput": table_goodput, "third": table_third}
+def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> None:
+    rows = scheduling.measure(bench, args.rounds, say)
+    show(
+        "Seed 000, CPU shares of a flooded NAPI thread and of a hog", tables.scheduling_table(rows)
+    )
+    plots.plot_scheduling(rows, OUT / "scheduling")
+    report.results["scheduling"] = tables.plain(rows)
+
+
+MEASURE = {"000": table_000, "goodput": table_goodput, "third": table_third,
+           "scheduling": table_scheduling}  # fmt: skip
 
 
 def saturated(bench: Bench) -> bool:

@@ -24,6 +24,7 @@ SEARCH_MS = 1000
 A_AND_B = (Mode.SOFTIRQ, Mode.THREADED)
 Say = Callable[[str], None]
 P = TypeVar("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,9 @@ def seed_rows(quick: bool) -> list[SeedRow]:
     return rows
 
 
-def in_turn(
-    places: Sequence[P], rounds: int, run: Callable[[P], Reading]
-) -> dict[P, list[Reading]]:
+def in_turn(places: Sequence[P], rounds: int, run: Callable[[P], R]) -> dict[P, list[R]]:
     """The readings at each place, such as a mode; run i of every place stems from round i."""
-    read: dict[P, list[Reading]] = {place: [] for place in places}
+    read: dict[P, list[R]] = {place: [] for place in places}
     for place in turns(places, rounds):
         read[place].append(run(place))
     return read

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.goodput import Curve
+from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
@@ -115,6 +116,21 @@ def third_table(rows: Sequence[ThirdRow]) -> str:
                 delta(row.seed.gain),
                 times(row.both_gain),
                 delta(row.seed.gain_both),
+            )
+            for row in rows
+        ],
+    )
+
+
+def scheduling_table(rows: Sequence[Shares]) -> str:
+    return text_table(
+        ("policy of the thread", "NAPI thread", "expected at most", "hog"),
+        [
+            (
+                row.policy.label,
+                "none" if row.policy.expected is None else share(row.napi),
+                "" if row.policy.expected is None else f"{row.policy.expected:.0%}",
+                share(row.hog),
             )
             for row in rows
         ],

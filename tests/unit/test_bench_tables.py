@@ -11,6 +11,7 @@ from bench import tables
 from bench.flood import Mode, Reading, reading, steady
 from bench.goodput import Curve, Point, loads
 from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
+from bench.scheduling import POLICIES, Shares
 from bench.seed000 import FloodRow, SeedRow, SpareRow, in_turn, parse, seed_rows
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
@@ -136,3 +137,23 @@ def test_plots_are_written(tmp_path: Path) -> None:
     curves = [Curve(mode, points) for mode in Mode]
     for path in plots.plot_goodput(curves, tmp_path / "goodput"):
         assert path.stat().st_size > 1000
+    rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
+    for path in plots.plot_scheduling(rows, tmp_path / "scheduling"):
+        assert path.stat().st_size > 1000
+
+
+def test_shares_of_the_scheduler() -> None:
+    """The kernel's own weights of nice -10, 0 and 10 are 9548, 1024 and 110."""
+    expected = {policy.label: policy.expected for policy in POLICIES}
+    assert expected["softirq"] is None
+    assert expected["nice -10"] == pytest.approx(9548 / (9548 + 1024), abs=0.002)
+    assert expected["nice 0"] == 0.5
+    assert expected["nice 10"] == pytest.approx(110 / (110 + 1024), abs=0.002)
+    assert expected["SCHED_DEADLINE 3 of 10 ms"] == pytest.approx(0.3)
+
+
+def test_scheduling_table() -> None:
+    rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
+    _head, _rule, softirq, first, *_ = tables.scheduling_table(rows).splitlines()
+    assert softirq.split()[:2] == ["softirq", "none"]
+    assert "40% (36%..44%)" in first and "90%" in first
