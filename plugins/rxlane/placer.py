@@ -227,7 +227,8 @@ class Placer:
             row.extras = sum(max(0, after[n] - max(level, before[n])) for n in row.cpus)
         for number in picks:
             self.note(number, one.exclusive, -1)
-        found = _Dealer(rows, before, level, max(after.values())).deal(own, self.starts)
+        top = max(after[n] for n in picks)
+        found = _Dealer(rows, before, level, top).deal(own, self.starts)
         for number in found:
             self.note(number, one.exclusive)
         return found
@@ -265,7 +266,8 @@ def _by_turn(requests: Sequence[Request], rows: list[int]) -> list[int]:
 class _Dealer:
     """Says which lane goes where, once it is known how many go to each row of CPUs.
 
-    load: what each CPU has. level: what each will have at least; top: and at most.
+    load: what each CPU has. level: what each will have at least. top: the most that one has which
+    gets any.
     """
 
     rows: list[_Row]

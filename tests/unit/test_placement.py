@@ -15,9 +15,10 @@ from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.model import IrqThread, Snapshot, Topology
+from rxlane.policy import Given, parse
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
-from unit.test_layout import SECOND, asked, host, planned, refusal
+from unit.test_layout import SECOND, asked, host, planned, refusal, values
 
 SMT = simhost.topology(8, smt=2)
 FIFO = {"thread_policy": "fifo", "thread_priority": 50}
@@ -185,6 +186,32 @@ def test_housekeeping_cpus_share_evenly(
         assert sum(loads) == sum(q for q, its in zip(sizes, own, strict=True) if its == local)
 
 
+@given(
+    st.integers(2, 16),
+    st.lists(st.integers(1, 24), min_size=1, max_size=4),
+    st.integers(0, 12),
+    st.integers(0, 15),
+)
+def test_lanes_that_are_there_count(count: int, sizes: list[int], bound: int, where: int) -> None:
+    """Threads that a list crowds on one CPU: it gets interrupts once all others have as many."""
+    cpus, crowded = simhost.topology(count), where % count
+    busy = simhost.link("busy0", 12, ifindex=90, base=20000)
+    rows = of_sizes(sizes, cpus, [None] * len(sizes)).links
+    names = tuple(link.name for link in rows)
+    napi = {"threaded": "on", "thread_cpus": str(crowded), "management_queues": str(12 - bound)}
+    policy = parse(
+        [
+            Given("napi", "n", ("busy0",), napi),
+            Given("irq_layout", "i", names, {"irq_cpus": "auto"}),
+        ]
+    )
+    found = values(decide(host(busy, *rows, cpus=cpus), policy), "irq-cpus")
+    given = Counter(int(str(cpu)) for cpu in found.values())
+    load = given + Counter({crowded: bound})
+    least = min(load[n] for n in range(count))
+    assert all(load[n] <= least + 1 for n in given)
+
+
 def near(cpus: Topology, given: tuple[int, ...], node: int) -> tuple[int, ...]:
     """Those on the node; a node without any has its lanes on those of others."""
     return tuple(c.number for c in cpus.cpus if c.node == node and c.number in given) or given
@@ -203,7 +230,8 @@ def test_a_queue_more_moves_few_lanes(
         for given in (sizes, more)
     )
     moved = [name for name, value in before.items() if after[name] != value]
-    assert len(moved) <= len(sizes) + 2
+    # Where a CPU has just as many as it may, a lane that is sent on sends on another.
+    assert len(moved) <= len(sizes) + 2 + len(before) // 4
 
 
 @given(
