@@ -8,7 +8,7 @@ packets went to last; the kernel rounds both to a power of two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rxlane import cpulist
 from rxlane.draft import Draft, check_cpus, one_value
@@ -85,36 +85,45 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
     if own and all(queue.rps_cpus is None for queue in own):
         draft.skip(link.name, WHOLE, RPS, "unsupported", NO_RPS)
         return
-    share = max(1, (len(near) - every) // len(own)) if own else 0
-    used: set[int] = set()
-    for queue, stood in zip(own, stand, strict=True):
+    chosen: list[tuple[int, ...]] = [()] * len(own)
+    if section.rps == "auto" and not enough:
+        chosen = _masks(placer, near, link, stand, every)
+    elif section.rps in ("numa-local", "list"):
+        chosen = [near if section.rps == "numa-local" else section.rps_cpus] * len(own)
+    for queue, cpus in zip(own, chosen, strict=True):
         if queue.rps_cpus is None:
             draft.skip(link.name, queue.index, RPS, "unsupported", NO_RPS)
             continue
-        cpus: tuple[int, ...] = ()
-        if section.rps == "auto" and not enough:
-            cpus = _stay(placer, stood or (), near)
-            cpus = cpus or _reserve(placer, [n for n in near if n not in used], link, share)
-            used.update(cpus)
-        elif section.rps == "numa-local":
-            cpus = near
-        elif section.rps == "list":
-            cpus = section.rps_cpus
         draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
 
 
-def _stay(placer: Placer, cpus: Iterable[int], near: tuple[int, ...]) -> tuple[int, ...]:
-    """Keep the CPUs of the whole host's layout that are left; other queues' stay theirs."""
-    left = tuple(n for n in cpus if n in near)
-    for number in left:
+def _masks(
+    placer: Placer,
+    near: tuple[int, ...],
+    link: Link,
+    stand: Sequence[tuple[int, ...] | None],
+    every: int,
+) -> list[tuple[int, ...]]:
+    """Return CPUs for each queue: what is left of those that it has on the whole host, or others.
+
+    Queues have different CPUs, as long as there are as many.
+    """
+    found = [tuple(n for n in stood or () if n in near) for stood in stand]
+    used = {number for cpus in found for number in cpus}
+    for number in used:
         placer.note(number, exclusive=False)
-    return left
+    share = max(1, (len(near) - every) // len(stand)) if stand else 0
+    for at in (n for n, cpus in enumerate(found) if not cpus):
+        free = [number for number in near if number not in used] or list(near)
+        found[at] = _reserve(placer, free, link, share)
+        used.update(found[at])
+    return found
 
 
 def _reserve(placer: Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
     """Take a queue's share of CPUs, those of interrupts, threads and other devices last."""
     cpus: list[int] = []
-    for _ in range(share):
+    for _ in range(min(share, len(free))):
         cpus.append(placer.take(Request(link.ifindex, tuple(free), link.node)))
         free.remove(cpus[-1])
     return tuple(cpus)

@@ -47,7 +47,11 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     default is 0.
 
     [option]`thread_cpus` is `auto` or a CPU list (such as `2,4-7`). Threads
-    take its CPUs one after the other in queue order. `numa-local` stays on the
+    take its CPUs one after the other in queue order. With `auto` ordinary
+    threads share the housekeeping CPUs of the device's NUMA node evenly, CPU 0
+    last; busy pollers and real-time threads get isolated CPUs first, then
+    performance cores. A CPU that goes offline moves the threads that were on
+    it and no others. `numa-local` stays on the
     device's NUMA node, `one-per-core` takes one CPU of each core,
     `spread-llc` spreads over last level caches. Without a list busy pollers
     never share a core.

@@ -136,6 +136,26 @@ def test_a_core_less_of_a_hybrid_host(gone: int) -> None:
     check_moves(start, wanted(start, policy), wanted(without(start, gone), policy), gone)
 
 
+@settings(max_examples=100, deadline=None)
+@given(hosts(), OPTIONS, st.data())
+def test_any_cpus_less(start: Snapshot, options: dict[str, str], data: st.DataObject) -> None:
+    """Nothing goes to an offline CPU, and a queue that had CPUs for RPS or XPS still has some."""
+    every = [cpu.number for cpu in start.topology.cpus]
+    gone = data.draw(st.sets(st.sampled_from(every), min_size=1, max_size=len(every) - 1))
+    policy = asked(**options)
+    try:
+        before, after = wanted(start, policy), wanted(without(start, *gone), policy)
+    except RxlaneError as error:
+        assert error.kind.refused
+        assume(False)
+        raise
+    assert set(before) == set(after)
+    for target, value in after.items():
+        if target.item.endswith("-cpus"):
+            assert not cpus(value) & gone
+            assert bool(cpus(value)) == bool(cpus(before[target])), f"{target}: {value}"
+
+
 def test_two_cpus_less_spread_evenly() -> None:
     start = simhost.whole(simhost.snapshot(simhost.link(queues=16)))
     after = wanted(without(start, 3, 6), asked(irq_cpus="auto"))
