@@ -11,7 +11,7 @@ cache are guessed from the others; a wrong guess moves more lanes, and does no o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rxlane.model import Cpu, Topology
@@ -31,28 +31,48 @@ def whole(host: Topology) -> Topology:
 
 def _cores(host: Topology) -> dict[int, tuple[int, ...]]:
     """Return the siblings of each CPU, an offline one in the core where it is missing."""
-    cpus = {cpu.number: cpu for cpu in host.cpus}
     cores = {cpu.number: cpu.siblings or (cpu.number,) for cpu in host.cpus}
     slow = efficient(host)
-    shape = _shape([cpu for cpu in host.cpus if cpu.online and cpu.number not in slow])
-    unknown = sorted(n for n, cpu in cpus.items() if not cpu.online and len(cores[n]) == 1)
+    quick = [cpu for cpu in host.cpus if cpu.number not in slow]
+    gone = {cpu.number for cpu in quick if not cpu.online}
+    shape = _shape(quick)
     # Cores that lack a CPU first, then those that are offline as a whole.
-    for number, least in ((n, least) for least in (1, 0) for n in unknown):
-        for core in (tuple(number - at + step for step in shape) for at in shape):
-            if all(n in cpus and n not in slow and set(cores[n]) <= set(core) for n in core):
-                if sum(cpus[n].online for n in core) >= least:
-                    cores |= dict.fromkeys(core, core)
-                    break
+    for online in (True, False):
+        lacking = {c.number for c in quick if c.online == online and len(cores[c.number]) == 1}
+        while lacking and shape != (0,):
+            open_to = {n: _free(_around(n, shape, quick), cores, gone) for n in lacking}
+            # Who has the least choice chooses first.
+            number = min(lacking, key=lambda n: (len(open_to[n]), n))
+            core = next(iter(open_to[number]), (number,))
+            cores |= dict.fromkeys(core, core)
+            lacking -= set(core)
     return cores
 
 
-def _shape(online: Sequence[Cpu]) -> Shape:
+def _free(
+    around: Iterable[tuple[int, ...]], cores: Mapping[int, tuple[int, ...]], gone: set[int]
+) -> list[tuple[int, ...]]:
+    """Return those cores that lack a CPU which is gone, and have none of another core."""
+    lacking = (core for core in around if not gone.isdisjoint(core))
+    return [core for core in lacking if all(set(cores[n]) <= set(core) for n in core)]
+
+
+def _around(number: int, shape: Shape, cpus: Sequence[Cpu]) -> list[tuple[int, ...]]:
+    """Return the cores of this shape that the CPU could belong to."""
+    known = {cpu.number for cpu in cpus}
+    cores = (tuple(number - at + step for step in shape) for at in shape)
+    return [core for core in cores if known.issuperset(core)]
+
+
+def _shape(cpus: Sequence[Cpu]) -> Shape:
     """Return how all cores look that are whole, (0,) where they look different or have one CPU."""
+    online = [cpu for cpu in cpus if cpu.online]
+    gone = {cpu.number for cpu in cpus if not cpu.online}
     shapes = {tuple(s - cpu.siblings[0] for s in cpu.siblings) for cpu in online if cpu.siblings}
     most = max(shapes, key=len, default=(0,))
-    alone = {cpu.number for cpu in online if len(cpu.siblings) < len(most)}
-    # Two that would be one core, and are not: cores of another kind.
-    other = any({n + step for step in most} <= alone for n in alone)
+    alone = (cpu.number for cpu in online if len(cpu.siblings) < len(most))
+    # A core of another kind lacks nothing: no CPU is gone that could be missing in it.
+    other = any(all(gone.isdisjoint(core) for core in _around(n, most, cpus)) for n in alone)
     return (0,) if other or sum(len(s) == len(most) for s in shapes) > 1 else most
 
 

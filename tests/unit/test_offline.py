@@ -171,7 +171,7 @@ def guessed(topology: Topology, *numbers: int) -> Topology:
     return whole(without(start, *numbers).topology)
 
 
-@pytest.mark.parametrize("numbers", [(1,), (6,), (0, 5), (2, 3), (1, 2)])
+@pytest.mark.parametrize("numbers", [(1,), (6,), (0, 5), (2, 3), (1, 2), (2, 5), (3, 5)])
 @pytest.mark.parametrize("smt", [1, 2])
 @pytest.mark.parametrize("step", [1, 4])
 def test_cores_are_guessed_from_the_others(numbers: tuple[int, ...], smt: int, step: int) -> None:
