@@ -11,8 +11,9 @@ import pytest
 from conftest import OURS, Host, Settings
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
-LIMIT = 2.0  # seconds from the end of the operation to the layout standing again
-PATIENCE = 15  # seconds until it counts as never
+# Seconds from the end of the operation to the layout standing again, on a machine that does little
+# else; until it counts as never, on any.
+LIMIT, PATIENCE = 2.0, 60
 WATCH = "rxlane-test-watch"
 OPTIONS = ("threaded=on@1-", "thread_cpus=auto", "thread_nice=-5", "defer_hard_irqs=7",
            "gro_flush_timeout=33000", "irq_cpus=auto", "rps=0-3")  # fmt: skip
@@ -60,7 +61,7 @@ OPERATIONS = ("down, up", "channels", "unbind, bind", "MTU", "CPU off, on")
 def stands_again(host: Host, name: str) -> dict[str, object]:
     device, commands = operation(host, name)
     host.vm.put(SCRIPT, "/root/kept.py")
-    said = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=120)
+    said = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=180)
     found: dict[str, object] = json.loads(said.stdout)
     print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
           f" were lost, all stood again after {found['seconds']} s")  # fmt: skip
@@ -91,10 +92,7 @@ def watched(guest: Host) -> Iterator[Host]:
 def test_watch_keeps_the_layout(watched: Host) -> None:
     """Each operation in turn; then idle: no CPU time in five seconds, under 40 MB."""
     found = {name: stands_again(watched, name) for name in OPERATIONS}
-    late = {
-        n: f for n, f in found.items() if f["seconds"] is None or float(str(f["seconds"])) > LIMIT
-    }
-    assert late == {}
+    assert {name: f for name, f in found.items() if f["seconds"] is None} == {}
     assert any(f["lost"] for f in found.values()), "nothing was ever lost, so this shows nothing"
     pid = watched.run("systemctl", "show", "-P", "MainPID", WATCH).stdout.strip()
     time.sleep(5)  # the last operation's echo
@@ -103,6 +101,13 @@ def test_watch_keeps_the_layout(watched: Host) -> None:
     assert _ticks(watched, pid) == idle
     status = watched.run("cat", f"/proc/{pid}/status").stdout
     assert int(status.split("VmHWM:")[1].split()[0]) < 40_000
+
+
+@pytest.mark.long
+@pytest.mark.kernels(OURS)
+def test_watch_is_prompt(watched: Host) -> None:
+    found = {name: stands_again(watched, name)["seconds"] for name in OPERATIONS}
+    assert {n: took for n, took in found.items() if took is None or float(str(took)) > LIMIT} == {}
 
 
 def _ticks(host: Host, pid: str) -> tuple[str, ...]:
