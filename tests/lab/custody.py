@@ -203,11 +203,16 @@ def build_each(name: str) -> None:
 
 
 def _warnings(source: Path, name: str, what: str) -> set[str]:
-    """Builds with W=1; the warnings of everything rebuilt, without their line numbers."""
+    """Builds with W=1; the warnings of everything rebuilt."""
     log = source / "each.log"
     log.unlink(missing_ok=True)
     with step(f"{name}: building {what} with W=1"):
         argv = ["make", f"-j{os.cpu_count() or 2}", *compiler(), "W=1", "bzImage"]
         tool(argv, cwd=source, env=build_environment(), log=log)
-    lines = log.read_text(errors="replace").splitlines()
-    return {re.sub(r":\d+:\d+:", ":", line) for line in lines if " warning: " in line}
+    return warnings_in(log.read_text(errors="replace"))
+
+
+def warnings_in(log: str) -> set[str]:
+    """Those of compiler and kernel-doc, without the line numbers, which any patch moves."""
+    found = (line for line in log.splitlines() if " warning: " in line)
+    return {re.sub(r":\d+(:\d+)?: warning: ", ": warning: ", line) for line in found}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.base import BASES, read_base, touched
-from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
+from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay, warnings_in
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -43,3 +43,11 @@ def test_only_a_generators_long_lines_are_excused(tmp_path: Path) -> None:
     assert not is_generated(f"own.c:97: {long}", tmp_path)
     assert not is_generated("gen.c:97: CHECK: Alignment should match open parenthesis", tmp_path)
     assert not is_generated("total: 1 errors", tmp_path)
+
+
+def test_a_warning_that_moved_is_the_same_one() -> None:
+    """gcc tells line and column, kernel-doc the line."""
+    text = "In file included from a.h:1:\n{}: warning: unused variable 'x'\n  CC  net/core/dev.o\n"
+    for before, after in (("a.c:10:5", "a.c:20:7"), ("a.c:10", "a.c:20")):
+        assert warnings_in(text.format(before)) == warnings_in(text.format(after)) != set()
+    assert warnings_in(text.format("a.c:10")) != warnings_in(text.format("b.c:10"))
