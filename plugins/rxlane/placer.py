@@ -143,7 +143,7 @@ class Placer:
             lost = []
             for number in rows:
                 one = requests[number]
-                if one.stands is not None and self._may_stay(one):
+                if one.stands is not None and self._may_stay(one, one.stands):
                     found[number] = one.stands
                     continue
                 lost.append(number)
@@ -155,10 +155,10 @@ class Placer:
                     self._entered.add(found[number])
         return [found[number] for number in range(len(requests))]
 
-    def _may_stay(self, one: Request) -> bool:
-        if one.stands is None or one.stands not in one.pool:
+    def _may_stay(self, one: Request, number: int) -> bool:
+        if number not in one.pool:
             return False
-        core = {one.stands, *self._cpus[one.stands].siblings}
+        core = {number, *self._cpus[number].siblings}
         return one.exclusive or not core & self._entered
 
     def _reach(self, one: Request) -> tuple[tuple[int, ...], int | None]:
@@ -251,15 +251,18 @@ class Placer:
         return ordered[:1] if one.exclusive else ordered
 
 
+def _turns(requests: Iterable[Request]) -> Iterator[int]:
+    """Yield for each request its place among those of its device."""
+    seen: Counter[int] = Counter()
+    for one in requests:
+        yield seen[one.ifindex]
+        seen[one.ifindex] += 1
+
+
 def _by_turn(requests: Sequence[Request], rows: list[int]) -> list[int]:
     """Sort requests so that each device has its turn with one lane."""
-    turns: Counter[int] = Counter()
-    keys = {}
-    for number in rows:
-        ifindex = requests[number].ifindex
-        keys[number] = (turns[ifindex], ifindex)
-        turns[ifindex] += 1
-    return sorted(rows, key=keys.__getitem__)
+    turns = dict(zip(rows, _turns(requests[n] for n in rows), strict=True))
+    return sorted(rows, key=lambda n: (turns[n], requests[n].ifindex))
 
 
 @dataclass(slots=True)
@@ -286,13 +289,11 @@ class _Dealer:
         like in each row, then for the next place that is free.
         """
         ring = [n for row in self.rows for n in row.cpus]
-        turns: Counter[int] = Counter()
-        walks = []
-        for one in requests:
-            start, turn = starts[one.ifindex], turns[one.ifindex]
-            turns[one.ifindex] += 1
-            rows = (ring, *(row.cpus for row in self.rows))
-            walks.append([(r, int(start * len(r)) + turn) for r in rows])
+        rows = (ring, *(row.cpus for row in self.rows))
+        walks = [
+            [(row, int(starts[one.ifindex] * len(row)) + turn) for row in rows]
+            for one, turn in zip(requests, _turns(requests), strict=True)
+        ]
         found = [next(self._free(walk, 1), None) for walk in walks]
         return [
             next(self._free(walk, len(ring))) if number is None else number

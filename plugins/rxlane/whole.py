@@ -102,8 +102,8 @@ def _with_caches(host: Topology, cpus: tuple[Cpu, ...]) -> tuple[Cpu, ...]:
     members = Counter(known.values())
     found = []
     for cpu in cpus:
-        beside = [n for n in cpu.siblings if n in known]
         if cpu.number not in known:
+            beside = [n for n in cpu.siblings if n in known]
             lower = max((n for n in known if n < cpu.number), default=None)
             higher = min((n for n in known if n > cpu.number), default=None)
             near = beside[:1] or [n for n in (lower, higher) if n is not None]
