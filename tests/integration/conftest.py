@@ -46,6 +46,11 @@ KERNELS: dict[str, Callable[[], KernelImage]] = {
 
 Settings = dict[str, Any]
 
+# Units of the guest that answer to links that come and go.
+MANAGERS = ("irqbalance", "systemd-networkd.socket", "systemd-networkd",
+            "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
+            "systemd-udevd")  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Host:

@@ -12,6 +12,7 @@ from pathlib import Path
 import iproute2_tool as tool
 import pytest
 
+from conftest import MANAGERS
 from lab.kernel import build
 from lab.vm import Guest, GuestSpec
 
@@ -21,17 +22,13 @@ SCRIPT = Path(__file__).parent / "guest" / "ip_cost.py"
 DEVICES = 1000
 # What showing NAPIs may cost, as a ratio of the unpatched.
 MOST = 1.10
-# Others in the guest that would answer to a thousand new devices.
-MANAGERS = ("irqbalance", "tuned", "systemd-networkd.socket", "systemd-networkd",
-            "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
-            "systemd-udevd")  # fmt: skip
 
 
 @pytest.fixture
 def counting() -> Iterator[Guest]:
     spec = GuestSpec(icount=True, queues=1, memory_mb=1024)
     with Guest(build("6.12", patched=True), spec) as vm:
-        vm.run(["systemctl", "stop", *MANAGERS])
+        vm.run(["systemctl", "stop", *MANAGERS, "tuned"])
         vm.put(SCRIPT, "/root/ip_cost.py")
         yield vm
 

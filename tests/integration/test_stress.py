@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from test_deadlock_72 import flooded
 
+from conftest import MANAGERS
 from lab.kernel import build
 from lab.vm import Guest, GuestSpec
 
@@ -36,18 +37,7 @@ def stress(vm: Guest, toggles: int, disturbances: int, seconds: int) -> Outcome:
     """The outcome of napi_stress.py, its seed included; other managers of links are stopped."""
     for script in ("napi_contract.py", "napi_stress.py"):
         vm.put(SCRIPTS / script, f"/root/{script}")
-    vm.run(
-        [
-            "systemctl",
-            "stop",
-            "irqbalance",
-            "systemd-networkd.socket",
-            "systemd-networkd",
-            "systemd-udevd-control.socket",
-            "systemd-udevd-kernel.socket",
-            "systemd-udevd",
-        ]
-    )
+    vm.run(["systemctl", "stop", *MANAGERS])
     seed = random.randrange(1 << 30)
     words = [str(number) for number in (toggles, disturbances, seconds, seed)]
     argv = ["python3", "/root/napi_stress.py", vm.nic, *words]

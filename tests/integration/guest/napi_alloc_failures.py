@@ -20,19 +20,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from napi_contract import (  # type: ignore[import-not-found]
-    A_DEFER,
-    A_FLUSH,
-    A_ID,
-    A_PID,
-    A_SUSPEND,
-    A_THREADED,
-    Netdev,
-    attr,
-    u32,
-)
+from napi_contract import A_ID, A_PID, SETTINGS, Netdev, attr, u32  # type: ignore[import-not-found]
 
-KINDS = {"defer": A_DEFER, "flush": A_FLUSH, "suspend": A_SUSPEND, "threaded": A_THREADED}
 # Before each: NAPIs without and with a thread, so that threads come, go, and change.
 MODES = {"off": 0, "on": 1, "busy-poll": 2}
 UNANSWERED = -1
@@ -79,13 +68,13 @@ class Nic:
         """{ID: settings}; ``pid`` is whether there is a thread."""
         found = {}
         for napi in self.netdev.napis(self.index):
-            state = {name: struct.unpack("I", napi[kind])[0] for name, kind in KINDS.items()}
+            state = {name: struct.unpack("I", napi[kind])[0] for name, kind in SETTINGS.items()}
             found[struct.unpack("I", napi[A_ID])[0]] = {**state, "pid": int(A_PID in napi)}
         return found
 
     def set(self, napi: int, **values: int) -> int:
         """The errno of the answer, or UNANSWERED."""
-        body = b"".join(attr(KINDS[name], u32(value)) for name, value in values.items())
+        body = b"".join(attr(SETTINGS[name], u32(value)) for name, value in values.items())
         try:
             return int(self.netdev.napi_set(attr(A_ID, u32(napi)) + body)["errno"])
         except OSError:  # no memory for the request or for its acknowledgement

@@ -36,6 +36,8 @@ ATTRIBUTES = {
     "irq-suspend-timeout": (A_SUSPEND, U32_MAX),
     "threaded": (A_THREADED, 2),
 }
+# What may be set of a NAPI.
+SETTINGS = {"defer": A_DEFER, "flush": A_FLUSH, "suspend": A_SUSPEND, "threaded": A_THREADED}
 UNKNOWN_ID = 0x7FFFFFF0
 CLONE_NEWNET = 0x40000000
 HDR = 20  # struct nlmsghdr and struct genlmsghdr together

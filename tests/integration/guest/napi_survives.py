@@ -24,13 +24,13 @@ from napi_contract import (  # type: ignore[import-not-found]
     A_PID,
     A_SUSPEND,
     A_THREADED,
+    SETTINGS,
     Netdev,
     attr,
     u32,
 )
 from napi_threads_kept import OFF, scheduling_of  # type: ignore[import-not-found]
 
-SETTINGS = {"defer": A_DEFER, "flush": A_FLUSH, "suspend": A_SUSPEND, "threaded": A_THREADED}
 EOPNOTSUPP = 95
 SYS_BPF, BPF_PROG_LOAD, BPF_PROG_TYPE_XDP = 321, 5, 6
 RTM_SETLINK, NLM_F_REQUEST, NLM_F_ACK = 19, 1, 4
