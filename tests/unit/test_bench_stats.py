@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.flood import Bench, Mode, Reading
+from bench.flood import FLOOD_RATES, Bench, Mode, Reading
 from bench.stats import just_carried, of_ideal, quotient, ratio, summary, turns
 
 
@@ -63,9 +63,10 @@ def test_of_ideal_below_and_beyond_the_peak() -> None:
 
 
 class Saturable(Bench):
-    """A guest that takes in at most 250,000 a second, and less the more is offered beyond."""
+    """A guest that takes in at most ``most`` a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.inside = 0
         self.modes: list[Mode] = []
 
@@ -76,11 +77,16 @@ class Saturable(Bench):
         return self.inside
 
     def flood(self, flows: int, size: int, rate: float = 0, **kept: object) -> Reading:
-        self.inside += round(min(rate, 500_000 - rate))
-        return Reading(rate, 1.0, 0.0)
+        self.inside += round(min(rate, self.most))
+        return Reading(rate, 1.0, 0.0, round(rate))
 
 
-def test_full_flood_is_what_the_guest_takes_in_most_of() -> None:
-    guest = Saturable()
-    assert guest.full_rate(25, 64) == 240_000
+@pytest.mark.parametrize(("most", "full"), [(190_000, 240_000), (100_000, 150_000)])
+def test_full_flood_is_the_lowest_that_is_not_taken_in(most: int, full: int) -> None:
+    guest = Saturable(most)
+    assert guest.full_rate(25, 64) == full
     assert guest.modes == [Mode.SOFTIRQ]
+
+
+def test_a_guest_that_takes_in_all_gets_the_highest_rate() -> None:
+    assert Saturable(1_000_000).full_rate(25, 64) == FLOOD_RATES[-1]

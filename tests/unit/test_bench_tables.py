@@ -64,7 +64,7 @@ def test_steady_leaves_the_ramp_out() -> None:
 def test_reading() -> None:
     flood = {"sent": 4000, "seconds": 2.0}
     found = reading(flood, {"received": [0] * 3 + [50] * 7, "step_ms": 100})
-    assert found == Reading(2000.0, 500.0, 0.0)
+    assert found == Reading(2000.0, 500.0, 0.0, 4000)
     assert found.share == 0.25
 
 
@@ -73,7 +73,7 @@ def test_rounds_take_turns() -> None:
 
     def run(mode: Mode) -> Reading:
         seen.append(mode)
-        return Reading(1.0, float(len(seen)), 0.0)
+        return Reading(1.0, float(len(seen)), 0.0, 1)
 
     read = in_turn((Mode.SOFTIRQ, Mode.THREADED), 2, run)
     assert seen == [Mode.SOFTIRQ, Mode.THREADED, Mode.THREADED, Mode.SOFTIRQ]
