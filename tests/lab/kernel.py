@@ -118,7 +118,26 @@ def configure(tree: Path, base: str, flavour: str) -> None:
         raise StepFailed(f"{base} {flavour}: the kernel's Kconfig did not take {' '.join(lost)}")
 
 
-def compile_kernel(base: Base, version: str, flavour: str, patched: bool, out: Path) -> None:
+@dataclass(frozen=True)
+class Edit:
+    """A deliberate fault, put in after the series: ``old``, which stands once in the file."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, tree: Path) -> None:
+        """Raises StepFailed where the file does not hold ``old`` just once."""
+        path = tree / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise StepFailed(f"{self.file} holds {text.count(self.old)} times: {self.old!r}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+def compile_kernel(
+    base: Base, version: str, flavour: str, patched: bool, edits: tuple[Edit, ...], out: Path
+) -> None:
     tree = cache("build") / f"{base.name}-{flavour}-{os.getpid()}"
     shutil.rmtree(tree, ignore_errors=True)
     log = out / "build.log"
@@ -127,6 +146,8 @@ def compile_kernel(base: Base, version: str, flavour: str, patched: bool, out: P
         unpack(base, version, tree)
         if patched:
             apply_series(base, tree)
+        for edit in edits:
+            edit.apply(tree)
         configure(tree, base.name, flavour)
         jobs = f"-j{os.cpu_count() or 2}"
         env = build_environment()
@@ -140,8 +161,10 @@ def compile_kernel(base: Base, version: str, flavour: str, patched: bool, out: P
         shutil.rmtree(tree, ignore_errors=True)
 
 
-def build(base: str = "6.12", flavour: str = "fast", patched: bool = True) -> KernelImage:
-    """The kernel image, from the cache or built now.
+def build(
+    base: str = "6.12", flavour: str = "fast", patched: bool = True, edits: tuple[Edit, ...] = ()
+) -> KernelImage:
+    """The kernel image, from the cache or built now; with faults of a test's, ``edits``.
 
     Raises StepFailed with the tail of the tool's output when a patch does not apply, an
     option does not hold or the build fails.
@@ -150,8 +173,11 @@ def build(base: str = "6.12", flavour: str = "fast", patched: bool = True) -> Ke
     version = apt.choose(known.package, known.version)
     patches = [code_of(patch.read_bytes()) for patch in known.patches] if patched else []
     config = json.dumps(wanted_of(base, flavour), sort_keys=True)
-    key = digest([known.package, version, *patches, config, tool(["gcc", "--version"])])
-    found = built("kernels", key, lambda out: compile_kernel(known, version, flavour, patched, out))
+    faults = [repr(edit) for edit in edits]
+    key = digest([known.package, version, *patches, *faults, config, tool(["gcc", "--version"])])
+    found = built(
+        "kernels", key, lambda out: compile_kernel(known, version, flavour, patched, edits, out)
+    )
     release = (found / "release").read_text().strip()
     return KernelImage(found / "bzImage", release, base, flavour, patched)
 

@@ -10,7 +10,8 @@ until all have acted often enough or SECONDS are over.
 
 A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived since the
 one before. The outcome: ``counts`` by role and, of toggles, by mode; ``stuck``, {role: states of
-its process} of those that no longer act; ``faults``, what was wrong in the end.
+its process} of those that no longer act; ``faults``, what was wrong in the end; ``probes``, whether
+the kernel could tell of stalled tasks.
 """
 
 import json
@@ -36,6 +37,12 @@ AWAY = "stress-away"
 CPU = Path("/sys/devices/system/cpu/cpu1/online")
 # A role that did nothing for so long, in seconds, is stuck; a queue without a packet is quiet.
 STUCK_S, QUIET_S = 120.0, 60.0
+# How far, of all it has to do, a disturber may be ahead of the toggles.
+AHEAD = 0.02
+# How long a wait for all tasks to pass through the scheduler may take, in seconds.
+TASKS_S = 60.0
+TRACING = Path("/sys/kernel/tracing")
+PROBES = Path("/proc/sys/debug/kprobes-optimization")
 
 
 class Gone(Exception):
@@ -200,14 +207,18 @@ class Board:
     def count(self, key: str) -> int:
         return int(self.counts[self.keys.index(key)])
 
-    def enough(self, role: str) -> bool:
+    def done(self, role: str) -> float:
+        """The part of its duty that a role has done."""
         if role in DISTURBERS:
-            return self.count(role) >= self.disturbances
-        return sum(self.count(mode) for mode in MODES.values()) >= self.toggles
+            return self.count(role) / self.disturbances
+        return sum(self.count(mode) for mode in MODES.values()) / self.toggles
+
+    def ahead(self, role: str) -> bool:
+        return self.done(role) > self.done(TOGGLERS[0]) + AHEAD
 
     def over(self) -> bool:
         return time.monotonic() > self.end or all(
-            self.enough(role) for role in (*DISTURBERS, TOGGLERS[0])
+            self.done(role) >= 1 for role in (*DISTURBERS, TOGGLERS[0])
         )
 
 
@@ -219,8 +230,11 @@ def disturb(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
         except Gone:
             time.sleep(0.01)
         board.acted(role)
-        # Who has done enough leaves the others more of the time.
-        time.sleep(chance.uniform(0, 0.1) + (1.0 if board.enough(role) else 0.0))
+        time.sleep(chance.uniform(0, 0.1))
+        # Who is ahead leaves the others more of the time.
+        while board.ahead(role) and not board.over():
+            board.acted(role)
+            time.sleep(0.1)
 
 
 def toggle(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
@@ -304,6 +318,31 @@ def unlike(nic: Nic, netdev: Netdev, mode: int) -> Iterator[str]:
             yield f"NAPI {napi}: mode {now}, pid {pid}, wanted {MODES[mode]}"
 
 
+def place_probe() -> None:
+    """A kernel probe that the kernel may place in either of two ways."""
+    if not TRACING.joinpath("kprobe_events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", str(TRACING)], check=True)
+    TRACING.joinpath("kprobe_events").write_text("p:stress dev_change_name\n")
+    TRACING.joinpath("events/kprobes/stress/enable").write_text("1")
+
+
+def replace_probe() -> None:
+    """Returns when each task has been through the scheduler: rcu_tasks is waited for in both."""
+    for way in ("0", "1"):
+        PROBES.write_text(way)
+
+
+def tasks_stalled() -> list[str]:
+    """A busy-polling thread never sleeps; it has to tell of its quiescent states."""
+    if not PROBES.exists():
+        return []  # a kernel without probes; ours for this test has them
+    place_probe()
+    waiter = mp.Process(target=replace_probe, daemon=True)
+    waiter.start()
+    waiter.join(TASKS_S)
+    return ["the tasks of RCU make no progress"] if waiter.is_alive() else []
+
+
 def afterwards(nic: Nic) -> list[str]:
     """What is wrong once it is calm again: each mode is tried, and what was not listed follows."""
     netdev = Netdev()
@@ -312,6 +351,8 @@ def afterwards(nic: Nic) -> list[str]:
         set_all(nic, netdev, mode)
         faults += unlike(nic, netdev, mode)
         faults += [f"{MODES[mode]}: queue {queue} is quiet" for queue in quiet_queues(nic)]
+        if mode == BUSY:
+            faults += tasks_stalled()
     for mode in (ON, OFF):
         # The NAPI of a queue that is not there just now is switched with its device.
         command("ethtool", "-L", nic.name(), "combined", "1")
@@ -341,6 +382,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - started),
         "stuck": {role: state(children[role]) for role in stuck},
         "faults": [],
+        "probes": PROBES.exists(),
     }
     if not stuck:
         bring_home(nic)
