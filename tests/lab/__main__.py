@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab import apt, custody, kernel, record, rootfs, shell
+from lab import apt, custody, eachpatch, kernel, record, rootfs, shell
 from lab.base import BASES, BadBase
 from lab.progress import StepFailed
 
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     debian = verbs.add_parser("debian", help="fetch Debian's own kernel of this base")
     debian.set_defaults(debian=True)
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
-    series.add_argument("--build", action="store_true", help="each patch builds alone, W=1")
+    series.add_argument("--build", action="store_true", help="each patch builds alone; W=1, sparse")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
     verbs.add_parser("refresh", help="write the commits of build/kernel-BASE as patches")
     for name in ("kernel", "shell", "debian", "series", "tree", "refresh"):
@@ -52,7 +52,8 @@ def act(words: argparse.Namespace) -> int:
         case "kernel" | "debian":
             print(chosen(words).bzimage)
         case "series" if words.build:
-            custody.build_each(words.base)
+            eachpatch.build_each(words.base)
+            eachpatch.build_as_debian(words.base)
         case "series":
             custody.check_series(words.base)
         case "tree":

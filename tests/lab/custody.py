@@ -14,7 +14,6 @@ from pathlib import Path
 
 from lab import apt
 from lab.base import Base, apply_series, newest, read_base, touched, unpack, unpack_touched
-from lab.kernel import build_environment, compiler, configure
 from lab.paths import BUILD, PATCHES, TREE, cache
 from lab.progress import StepFailed, say, step, tool
 
@@ -182,37 +181,3 @@ def check_series(name: str) -> None:
                     checkpatch(base, source)
         finally:
             shutil.rmtree(source, ignore_errors=True)
-
-
-def build_each(name: str) -> None:
-    """Each patch builds on top of those before it, with no W=1 warning the base lacks."""
-    base = read_base(name)
-    source = cache("build") / f"each-{name}-{os.getpid()}"
-    shutil.rmtree(source, ignore_errors=True)
-    try:
-        unpack(base, apt.choose(base.package, base.version), source)
-        configure(source, name, "fast")
-        known = _warnings(source, name, "the base")
-        for patch in base.patches:
-            tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=source)
-            now = _warnings(source, name, patch.name)
-            if new := now - known:
-                raise StepFailed(f"{patch.name} adds warnings:\n" + "\n".join(sorted(new)))
-    finally:
-        shutil.rmtree(source, ignore_errors=True)
-
-
-def _warnings(source: Path, name: str, what: str) -> set[str]:
-    """Builds with W=1; the warnings of everything rebuilt."""
-    log = source / "each.log"
-    log.unlink(missing_ok=True)
-    with step(f"{name}: building {what} with W=1"):
-        argv = ["make", f"-j{os.cpu_count() or 2}", *compiler(), "W=1", "bzImage"]
-        tool(argv, cwd=source, env=build_environment(), log=log)
-    return warnings_in(log.read_text(errors="replace"))
-
-
-def warnings_in(log: str) -> set[str]:
-    """Those of compiler and kernel-doc, without the line numbers, which any patch moves."""
-    found = (line for line in log.splitlines() if " warning: " in line)
-    return {re.sub(r":\d+(:\d+)?: warning: ", ": warning: ", line) for line in found}

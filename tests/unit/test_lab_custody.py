@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lab.base import BASES, read_base, touched
-from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay, warnings_in
+from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
+from lab.eachpatch import OUTDATED, objects, warnings_in
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -51,3 +52,17 @@ def test_a_warning_that_moved_is_the_same_one() -> None:
     for before, after in (("a.c:10:5", "a.c:20:7"), ("a.c:10", "a.c:20")):
         assert warnings_in(text.format(before)) == warnings_in(text.format(after)) != set()
     assert warnings_in(text.format("a.c:10")) != warnings_in(text.format("b.c:10"))
+
+
+def test_a_sparse_that_says_it_is_old_is_not_believed() -> None:
+    assert OUTDATED.search("a.h:1:2: warning: sparse is not up to date")
+    assert OUTDATED.search("CHECK: your version of Sparse is out-of-date")
+    assert not OUTDATED.search("a.c:3:1: sparse: warning: symbol 'date' was not declared")
+
+
+def test_objects_are_those_of_the_kernels_own_c_files(tmp_path: Path) -> None:
+    for name in ("net/core/dev.c", "tools/testing/x.c", "include/a.h"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    files = ["net/core/dev.c", "tools/testing/x.c", "include/a.h", "net/core/later.c"]
+    assert objects(tmp_path, files) == ["net/core/dev.o"]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-series`: each patch of a series builds alone and brings no warning of its own.
+
+Built is the lab's configuration with all drivers that the series touches, with W=1; of the files
+that a patch touches sparse is asked, too, and in the end of all. Objects of the whole series are
+built once more with Debian's own amd64 configuration.
+"""
+
+import lzma
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab import apt
+from lab.base import Base, apply_series, read_base, touched, unpack
+from lab.kernel import build_environment, compiler, configure
+from lab.paths import cache
+from lab.progress import StepFailed, step, tool
+from lab.sparse import sparse
+
+# How sparse, or the kernel that it reads, says that it is too old to be believed.
+OUTDATED = re.compile(r"sparse.*(up[- ]to[- ]date|out[- ]of[- ]date|too old)", re.IGNORECASE)
+# Programs of the tree, not parts of the kernel: the selftests, which the guests run.
+PROGRAMS = ("tools/", "samples/", "scripts/")
+
+
+@contextmanager
+def sources(base: Base, purpose: str) -> Iterator[Path]:
+    """Debian's source in a folder that goes with the context."""
+    tree = cache("build") / f"{purpose}-{base.name}-{os.getpid()}"
+    shutil.rmtree(tree, ignore_errors=True)
+    try:
+        unpack(base, apt.choose(base.package, base.version), tree)
+        yield tree
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+def warnings_in(log: str) -> set[str]:
+    """Those of compiler, sparse and kernel-doc, without the line numbers, which any patch moves."""
+    found = (line for line in log.splitlines() if " warning: " in line)
+    return {re.sub(r":\d+(:\d+)?: warning: ", ": warning: ", line) for line in found}
+
+
+def objects(tree: Path, files: list[str]) -> list[str]:
+    """The objects of the C files of the kernel among ``files`` that are in the tree."""
+    kernel = (name for name in files if name.endswith(".c") and not name.startswith(PROGRAMS))
+    return [f"{name.removesuffix('.c')}.o" for name in kernel if (tree / name).exists()]
+
+
+def made(tree: Path, *words: str) -> str:
+    """Everything that make said; StepFailed with its tail."""
+    log = tree / "each.log"
+    log.unlink(missing_ok=True)
+    argv = ["make", f"-j{os.cpu_count() or 2}", *compiler(), *words]
+    tool(argv, cwd=tree, env=build_environment(), log=log)
+    return log.read_text(errors="replace")
+
+
+def built(tree: Path, name: str, what: str) -> set[str]:
+    with step(f"{name}: building {what} with W=1"):
+        return warnings_in(made(tree, "W=1", "bzImage"))
+
+
+def checked(tree: Path, name: str, what: str, files: list[str]) -> set[str]:
+    """What sparse warns of in these files; each of them has to be part of the kernel built."""
+    wanted = objects(tree, files)
+    if lacking := [one for one in wanted if not (tree / one).exists()]:
+        raise StepFailed(f"{what}: not in the configuration, so not checked: {' '.join(lacking)}")
+    if not wanted:
+        return set()
+    with step(f"{name}: sparse on {len(wanted)} files of {what}"):
+        said = made(tree, "C=2", f"CHECK={sparse()}", *wanted)
+    if outdated := OUTDATED.search(said):
+        raise StepFailed(f"this sparse is not to be believed: {outdated[0]}")
+    return warnings_in(said)
+
+
+def refuse(what: str, new: set[str]) -> None:
+    if new:
+        raise StepFailed(f"{what} adds warnings:\n" + "\n".join(sorted(new)))
+
+
+def build_each(name: str) -> None:
+    """Each patch on top of those before it. StepFailed with the warnings that the base lacks."""
+    base = read_base(name)
+    changed = {patch: touched(patch.read_text()) for patch in base.patches}
+    everything = sorted({file for files in changed.values() for file in files})
+    with sources(base, "each") as tree:
+        configure(tree, name, "series")
+        known = built(tree, name, "the base")
+        known |= checked(tree, name, "the base", everything)
+        for patch, files in changed.items():
+            tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=tree)
+            refuse(patch.name, built(tree, name, patch.name) - known)
+            refuse(patch.name, checked(tree, name, patch.name, files) - known)
+        refuse("the series", checked(tree, name, "the series", everything) - known)
+
+
+def debian_config(base: Base) -> str:
+    """The text of Debian's own amd64 configuration of this kernel."""
+    package = base.package.replace("source", "config")
+    deb = apt.download(package, apt.choose(package, base.version))
+    with tempfile.TemporaryDirectory(dir=cache("build")) as scratch:
+        tool(["dpkg-deb", "-x", deb, scratch])
+        packed = next(Path(scratch).glob("usr/src/linux-config-*/config.amd64_none_amd64.xz"))
+        return lzma.decompress(packed.read_bytes()).decode()
+
+
+def build_as_debian(name: str) -> None:
+    """The objects that the series touches, with Debian's configuration."""
+    base = read_base(name)
+    files = sorted({file for patch in base.patches for file in touched(patch.read_text())})
+    with sources(base, "debian") as tree:
+        apply_series(base, tree)
+        (tree / ".config").write_text(debian_config(base))
+        made(tree, "olddefconfig")
+        wanted = objects(tree, files)
+        with step(f"{name}: building {len(wanted)} objects with Debian's configuration"):
+            made(tree, *wanted)
