@@ -16,15 +16,14 @@ from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import (
     IRQ_ITEMS,
-    PHASES,
     THREAD_ITEMS,
-    THREADED,
+    THREADS_OF,
     Value,
 )
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
-from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target
+from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import Carried, carry
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -35,7 +34,8 @@ from rxlane.writing import put_back, read_back, reads, write
 class Applied:
     """plan: what was decided. written: how many settings were written. notes: for the log.
 
-    unmovable: interrupts that the kernel refused to move; the plan has them among its skips.
+    unmovable: what the kernel refused, such as to move an interrupt; the plan has it among its
+    skips.
     """
 
     plan: Plan
@@ -95,6 +95,7 @@ def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
     skips = (
         Skip(t.device, t.queue, t.item, "unmovable" if t.item in IRQ_ITEMS else "unsupported", why)
         for t, why in refused.items()
+        if t.item not in THREAD_ITEMS  # their mode's line says it
     )
     return replace(plan, changes=changes, skips=(*plan.skips, *skips))
 
@@ -121,13 +122,12 @@ def _write(
     view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))
     _collect(undo, stages.of_reset(view, carried.changes))
-    for items in PHASES:
-        phase = [c for c in carried.changes if c.target.item in items]
-        if not phase:
-            continue
-        view = View.of(kernel.observe(devices, *reads(items)))
+    changes = {c.target: c for c in carried.changes}
+    for targets in phases({t: c.after for t, c in changes.items()}):
+        phase = [changes[target] for target in targets]
+        view = View.of(kernel.observe(devices, *reads(t.item for t in targets)))
         optional = {t for t in carried.optional if view.read(t) is None}
-        phase = [c for c in phase if c.target not in optional]
+        phase = [c for c in phase if c.target not in optional and c.target not in refused]
         born = _births(phase, view)
         if born:
             # What a new thread was born with is its original; known only now.
@@ -154,10 +154,11 @@ def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value
     A mode that goes off and on again has a new thread, which must get what the old one had.
     """
     targets = {c.target for c in changes}
-    modes = {(t.device, t.queue) for t in targets if t.item == THREADED}
-    for device, queue in view.lanes:
-        if (device, queue) in modes or (device, WHOLE) in modes:
-            targets.update(Target(device, queue, item) for item in THREAD_ITEMS)
+    for mode, items in THREADS_OF.items():
+        own = {(t.device, t.queue) for t in targets if t.item == mode}
+        for device, queue in view.lanes if own else ():
+            if (device, queue) in own or (device, WHOLE) in own:
+                targets.update(Target(device, queue, item) for item in items)
     found = ((target, view.read(target)) for target in sorted(targets))
     return {target: value for target, value in found if value is not None}
 

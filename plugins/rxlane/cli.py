@@ -29,7 +29,7 @@ CONFIRM_MOST = 86400  # seconds
 def _options_help() -> str:
     from rxlane.policy import OPTIONS
 
-    lines = [f"  {option.name:21}{option.hint}" for option in OPTIONS]
+    lines = [f"  {option.name:20} {option.hint}" for option in OPTIONS]
     return "options (--option NAME=VALUE):\n" + "\n".join(lines)
 
 

@@ -37,7 +37,9 @@ class Counters:
         irqs = {q.irq for link in own for q in link.queues if q.kind == "rx" and q.irq}
         received = self._netdev.received()
         counts = {link.name: self._counts(link, received) for link in own}
-        threads = ((t.pid, cpu_ticks(self._sysfs, t.pid)) for t in snapshot.threads)
+        handlers = [irq.thread.pid for irq in snapshot.irqs if irq.thread is not None]
+        pids = [*(t.pid for t in snapshot.threads), *handlers]
+        threads = ((pid, cpu_ticks(self._sysfs, pid)) for pid in pids)
         seconds = {pid: ticks / self._ticks for pid, ticks in threads if ticks is not None}
         return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds)
 

@@ -7,13 +7,13 @@ threads, on the kernel's reserve for them, and on sockets that poll.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import BUSY_POLL, BUSY_READ
-from rxlane.model import Snapshot
+from rxlane.model import IrqThread, Snapshot
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.wanted import Chosen, Wanted, refuse
 
@@ -22,19 +22,24 @@ from rxlane.wanted import Chosen, Wanted, refuse
 IRQ_THREAD_PRIORITY = 50
 
 
-def check_threads(snapshot: Snapshot, chosen: Iterable[Chosen]) -> None:
-    """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks."""
+def check_threads(
+    snapshot: Snapshot, chosen: Iterable[Chosen], present: Collection[IrqThread]
+) -> None:
+    """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks.
+
+    present: the IRQ threads that there will be.
+    """
     for one, cpus in chosen:
         if one.realtime:
-            _check_irq_threads(snapshot, one, set(cpus))
+            _check_irq_threads(present, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
 
 
-def _check_irq_threads(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:
+def _check_irq_threads(present: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
     if one.priority < IRQ_THREAD_PRIORITY:
         return
     own = None if one.lane.irq is None else one.lane.irq.number
-    for thread in snapshot.irq_threads:
+    for thread in present:
         shared = cpus.intersection(thread.cpus)
         if shared and thread.irq != own:
             raise refuse(

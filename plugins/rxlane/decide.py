@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rxlane import cpulist, dangers, hardware, housekeeping, layout, placement, steering, uapi
+from rxlane import (
+    cpulist,
+    dangers,
+    hardware,
+    housekeeping,
+    irqthreads,
+    layout,
+    placement,
+    steering,
+    uapi,
+)
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import CPUS, DEFER, FLUSH, MODES, SUSPEND, THREADED
@@ -73,8 +83,11 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
     chosen = placement.place(draft, placer, threaded)
-    dangers.check_threads(snapshot, chosen)
-    layout.place(draft, placer, assigned(snapshot, policy.irq), _bound(draft, threaded))
+    interrupts = assigned(snapshot, policy.irq)
+    layout.place(draft, placer, interrupts, _bound(draft, threaded))
+    handlers, present = irqthreads.plan(draft, interrupts)
+    placement.check_realtime(placer.topology, [*chosen, *handlers])
+    dangers.check_threads(snapshot, [*chosen, *handlers], present)
     flows = placer.fork(snapshot.topology)
     steering.steer(draft, flows, assigned(snapshot, policy.steering), policy.steering)
     dangers.check_sockets(draft, threaded)

@@ -7,7 +7,7 @@ device will have, foresee() what the host looks like then, and everything else i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rxlane.draft import Draft
@@ -81,9 +81,19 @@ def foresee(snapshot: Snapshot, wanted: Counts) -> Snapshot:
     if not fate:
         return snapshot
     links = tuple(fate.get(link.name, link) for link in snapshot.links)
-    numbers = {q.irq for link in fate.values() for q in link.queues if q.irq is not None}
-    unborn = tuple(Irq(n, "") for n in sorted(numbers) if n <= UNBORN)
-    return replace(snapshot, links=links, irqs=(*snapshot.irqs, *unborn))
+    known = {irq.number: irq for irq in snapshot.irqs}
+    unborn = [irq for link in fate.values() for irq in _unborn_irqs(link, known)]
+    irqs = (*snapshot.irqs, *sorted(unborn, key=lambda irq: irq.number))
+    return replace(snapshot, links=links, irqs=irqs)
+
+
+def _unborn_irqs(link: Link, known: Mapping[int, Irq]) -> Iterator[Irq]:
+    """Yield interrupts of queues to come, which can be switched if those that are there can."""
+    numbers = {q.irq for q in link.queues if q.irq is not None}
+    switchable = any(known[n].threaded is not None for n in numbers if n in known)
+    for number in numbers:
+        if number <= UNBORN:
+            yield Irq(number, "", threaded=0 if switchable else None)
 
 
 def totals(link: Link, wanted: Mapping[str, int]) -> dict[str, int]:

@@ -17,6 +17,9 @@ CPUS = "thread-cpus"  # CPU list
 SCHED = "thread-sched"  # POLICY:NICE, or POLICY:PRIORITY[:NICE] for fifo and rr
 IRQ_CPUS = "irq-cpus"  # CPU list
 TX_IRQ_CPUS = "tx-irq-cpus"  # of a send queue with an interrupt of its own; never planned, kept
+IRQ_THREADED = "irq-threaded"  # off | on: the interrupt's handler, and its NAPI's poll, in a thread
+IRQ_THREAD_CPUS = "irq-thread-cpus"  # CPU list
+IRQ_THREAD_SCHED = "irq-thread-sched"  # as thread-sched
 RPS = "rps-cpus"  # CPU list, or off
 RFS = "rps-flow-cnt"  # entries, a power of two, or 0
 XPS = "xps-cpus"  # CPU list, or off; of a TX queue
@@ -56,11 +59,15 @@ RESET_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS)  # their drivers set queues up anew
 SWITCHES = (ADAPTIVE_RX, ADAPTIVE_TX, NTUPLE)  # shown as off and on
 IRQ_ITEMS = (IRQ_CPUS, TX_IRQ_CPUS)
 NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
-THREAD_ITEMS = (CPUS, SCHED)
+IRQ_THREAD_ITEMS = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED)
+# What each mode's threads have; the threads come and go with the mode.
+THREADS_OF = {THREADED: (CPUS, SCHED), IRQ_THREADED: IRQ_THREAD_ITEMS}
+THREAD_ITEMS = tuple(item for items in THREADS_OF.values() for item in items)
+MODE_OF = {item: mode for mode, items in THREADS_OF.items() for item in items}
 XPS_ITEMS = (XPS, XPS_RXQS)
 TX_ITEMS = (*XPS_ITEMS, TX_IRQ_CPUS)
 STEERING_ITEMS = (RPS, RFS, *XPS_ITEMS)
-RX_ITEMS = (IRQ_CPUS, *NAPI_ITEMS, *THREAD_ITEMS, RPS, RFS)  # of one receive queue
+RX_ITEMS = (IRQ_CPUS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS, RPS, RFS)  # of one receive queue
 NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
 CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
@@ -72,7 +79,7 @@ PHASES = (
     CHANNEL_ITEMS,
     RING_ITEMS,
     COALESCE_ITEMS,
-    IRQ_ITEMS,
+    (*IRQ_ITEMS, IRQ_THREADED),
     NAPI_ITEMS,
     THREAD_ITEMS,
     FEATURE_ITEMS,

@@ -15,8 +15,12 @@ from rxlane.items import (
     CPUS,
     DEFER,
     FLUSH,
+    IRQ_THREAD_CPUS,
+    IRQ_THREAD_ITEMS,
+    IRQ_THREAD_SCHED,
     MODES,
     OFF,
+    ON,
     REALTIME,
     RFS,
     RPS,
@@ -63,6 +67,8 @@ class Kernel(Protocol):
     def write_thread(self, pid: int, values: Values) -> None: ...
 
     def write_irq(self, number: int, cpus: str) -> None: ...
+
+    def write_irq_mode(self, number: int, mode: str) -> None: ...
 
     def write_queue(self, link: Link, queue: int, values: Values) -> None: ...
 
@@ -137,6 +143,21 @@ class Linux:
                 raise RxlaneError(Kind.UNMOVABLE, problem) from error
             raise
 
+    def write_irq_mode(self, number: int, mode: str) -> None:
+        """Have an IRQ's handler run in a thread (on) or not (off); UNSUPPORTED where it cannot."""
+        actions = self._sysfs.folders(f"proc/irq/{number}")
+        if len(actions) != 1:
+            problem = f"IRQ {number} has {len(actions)} actions"
+            raise RxlaneError(Kind.UNSUPPORTED, f"{problem}, and only one alone can be switched")
+        try:
+            path = f"proc/irq/{number}/{actions[0]}/threaded"
+            self._sysfs.write(path, "1" if mode == ON else "0")
+        except RxlaneError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
+                problem = f"the kernel or its driver does not let IRQ {number} be switched {mode}"
+                raise RxlaneError(Kind.UNSUPPORTED, problem) from error
+            raise
+
     def write_queue(self, link: Link, queue: int, values: Values) -> None:
         """Set any of STEERING_ITEMS: RPS and RFS of an RX queue, XPS of a TX queue."""
         for item, value in values.items():
@@ -157,19 +178,20 @@ class Linux:
         self._sysfs.write(observe.host_file(name), text)
 
     def write_thread(self, pid: int, values: Values) -> None:
-        """Set CPU and class of a NAPI's thread, checked just before to be one.
+        """Set CPU and class of a NAPI's or an IRQ's thread, checked just before to be one.
 
         A thread that becomes real-time gets its CPUs first, one that ceases to be gets its class
         first: it never runs real-time outside the CPUs meant for that.
         """
-        if threads.read(self._sysfs, pid) is None:
-            raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI thread any more")
-        sched = values.get(SCHED)
-        realtime = sched is not None and str(sched).partition(":")[0] in REALTIME
-        for item in (CPUS, SCHED) if realtime else (SCHED, CPUS):
+        of_irq = not values.keys().isdisjoint(IRQ_THREAD_ITEMS)
+        if threads.read(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI) is None:
+            raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI's or IRQ's thread any more")
+        cpus, sched = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED) if of_irq else (CPUS, SCHED)
+        realtime = str(values.get(sched, "")).partition(":")[0] in REALTIME
+        for item in (cpus, sched) if realtime else (sched, cpus):
             if item not in values:
                 continue
-            if item == CPUS:
+            if item == cpus:
                 threads.set_cpus(pid, cpulist.parse(str(values[item])))
             else:
                 threads.set_sched(pid, str(values[item]))

@@ -8,7 +8,7 @@ over all devices of a plan, so that devices go to different ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus, without
@@ -51,37 +51,50 @@ def _called(irq: Irq) -> str:
     return f"IRQ {irq.number}" if irq.number >= 0 else "the new queue's IRQ"
 
 
-def _movable(draft: Draft, devices: list[tuple[IrqLayout, Link]]) -> list[Wanted]:
-    """Return the lanes whose interrupt can be placed, the first lane of each interrupt."""
-    found: list[Wanted] = []
+def _movable(draft: Draft, devices: Iterable[tuple[IrqLayout, Link]]) -> list[Wanted]:
+    """Return the lanes whose interrupt can be placed."""
+    found = []
+    for one in interrupts(draft, devices, IRQ_CPUS):
+        _, link, lane, irq = one
+        if irq.movable:
+            found.append(one)
+            continue
+        reason = f"IRQ {irq.number} is managed by the kernel"
+        draft.skip(link.name, lane.queue.index, IRQ_CPUS, "unmovable", reason)
+    return found
+
+
+def interrupts(
+    draft: Draft, devices: Iterable[tuple[IrqLayout, Link]], item: str
+) -> Iterator[Wanted]:
+    """Yield the lanes to be laid out with their interrupts, the first lane of each interrupt.
+
+    What has none, or is another lane's, is reported as a skip of the item.
+    """
     owner: dict[int, str] = {}
     for section, link in devices:
         if not link.up:
             reason = f"interface {link.name} is down and may hold no interrupts"
-            draft.skip(link.name, WHOLE, IRQ_CPUS, "down", reason)
+            draft.skip(link.name, WHOLE, item, "down", reason)
             continue
         aside = draft.aside.get(link.name, 0)
         own = list(lanes(draft.index, link))
         if all(lane.irq is None for lane in own):
             # One line for the device: there may be hundreds of queues.
             reason = without(link, "interrupts of its queues")
-            draft.skip(link.name, WHOLE, IRQ_CPUS, "unsupported", reason)
+            draft.skip(link.name, WHOLE, item, "unsupported", reason)
             continue
         for lane in own[aside:]:
             queue, irq = lane.queue.index, lane.irq
             if irq is None:
                 reason = "no interrupt is known for the queue"
-                draft.skip(link.name, queue, IRQ_CPUS, "unsupported", reason)
+                draft.skip(link.name, queue, item, "unsupported", reason)
             elif irq.number in owner:
                 reason = f"IRQ {irq.number} also serves {owner[irq.number]} and goes with that"
-                draft.skip(link.name, queue, IRQ_CPUS, "left-alone", reason)
-            elif not irq.movable:
-                reason = f"IRQ {irq.number} is managed by the kernel"
-                draft.skip(link.name, queue, IRQ_CPUS, "unmovable", reason)
+                draft.skip(link.name, queue, item, "left-alone", reason)
             else:
                 owner[irq.number] = f"{link.name} queue {queue}"
-                found.append((section, link, lane, irq))
-    return found
+                yield section, link, lane, irq
 
 
 def _choose(

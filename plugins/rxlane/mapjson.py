@@ -9,7 +9,7 @@ from typing import Any
 
 from rxlane import marks
 from rxlane.marks import Mark
-from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
+from rxlane.model import Index, Lane, Link, Queue, Snapshot, Thread, lanes
 
 
 def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
@@ -83,6 +83,8 @@ def _lane_plain(lane: Lane) -> dict[str, Any]:
             "irq-cpus": list(irq.cpus),
             "irq-effective-cpus": list(irq.effective),
             "irq-movable": irq.movable,
+            "irq-threaded": None if irq.threaded is None else bool(irq.threaded),
+            "irq-thread": None if irq.thread is None else _thread_plain(irq.thread),
         }
     if napi is not None:
         plain |= {
@@ -92,14 +94,18 @@ def _lane_plain(lane: Lane) -> dict[str, Any]:
             "irq-suspend-timeout": napi.irq_suspend_timeout,
         }
     if thread is not None:
-        plain["thread"] = {
-            "name": thread.name,
-            "policy": thread.policy,
-            "priority": thread.priority,
-            "nice": thread.nice,
-            "cpus": list(thread.cpus),
-        }
+        plain["thread"] = _thread_plain(thread)
     return present(plain)
+
+
+def _thread_plain(thread: Thread) -> dict[str, Any]:
+    return {
+        "name": thread.name,
+        "policy": thread.policy,
+        "priority": thread.priority,
+        "nice": thread.nice,
+        "cpus": list(thread.cpus),
+    }
 
 
 def present(plain: dict[str, Any]) -> dict[str, Any]:

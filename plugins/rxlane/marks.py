@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is worth a look in a host's lanes: hops between NUMA nodes, and lanes in each other's way.
+"""What is worth a look in a host's lanes: hops on their way, and lanes in each other's way.
 
 Pure. A mark describes what is, whoever set it up; refusals of a plan are decide()'s.
 """
@@ -13,7 +13,7 @@ from rxlane import cpulist, topology
 from rxlane.items import BUSY_POLL, BUSY_READ, REALTIME
 from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
 
-HOP = "hop"  # works, and pays for the way between nodes
+HOP = "hop"  # works, and pays for the way between nodes or threads
 CONFLICT = "conflict"  # lanes that take CPU time from each other or from the host
 
 
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def threaded(self) -> bool:
-        return self.lane.thread is not None and self.lane.mode not in (None, "off")
+        return self.lane.poller is not None
 
     @property
     def busy(self) -> bool:
@@ -44,8 +44,8 @@ class Place:
 
     @property
     def realtime(self) -> bool:
-        thread = self.lane.thread
-        return self.threaded and thread is not None and thread.policy in REALTIME
+        thread = self.lane.poller
+        return thread is not None and thread.policy in REALTIME
 
     @property
     def bound(self) -> int | None:
@@ -68,11 +68,10 @@ def places(snapshot: Snapshot) -> list[Place]:
 
 
 def _place(link: Link, lane: Lane) -> Place:
-    irq, thread = lane.irq, lane.thread
+    irq, thread = lane.irq, lane.poller
     irq_cpus = () if irq is None else irq.effective or irq.cpus
     # The thread polls when there is one in use, else the CPU that took the interrupt does.
-    threaded = thread is not None and lane.mode not in (None, "off")
-    return Place(link, lane, irq_cpus, thread.cpus if thread and threaded else irq_cpus)
+    return Place(link, lane, irq_cpus, irq_cpus if thread is None else thread.cpus)
 
 
 def find(snapshot: Snapshot) -> tuple[Mark, ...]:
@@ -128,7 +127,10 @@ class _Finder:
         return {self._node[n] for n in cpus if n in self._node}
 
     def hops(self, place: Place) -> Iterator[str]:
-        """Yield where the way of the packets crosses from node to node."""
+        """Yield where packets cross from node to node or wait for a needless thread."""
+        lane = place.lane
+        if lane.mode == "on" and lane.irq is not None and lane.irq.threaded:
+            yield f"the thread of IRQ {lane.irq.number} only wakes the NAPI's thread"
         home, took = place.link.node, self._nodes(place.irq_cpus)
         polled = self._nodes(place.poll_cpus)
         if home is not None and took and home not in took:

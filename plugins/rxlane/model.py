@@ -52,19 +52,8 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Irq:
-    """movable is False where the kernel says beforehand that it refuses another affinity."""
-
-    number: int
-    name: str
-    cpus: tuple[int, ...] = ()
-    effective: tuple[int, ...] = ()
-    movable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Thread:
-    """A kernel thread that polls a NAPI."""
+    """A kernel thread that polls a NAPI, by itself or as an interrupt's thread."""
 
     pid: int
     name: str
@@ -83,6 +72,27 @@ class Thread:
         if self.policy not in REALTIME:
             return f"{self.policy}:{self.nice}"
         return f"{self.policy}:{self.priority}{f':{self.nice}' if self.nice else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Irq:
+    """movable is False where the kernel says beforehand that it refuses another affinity.
+
+    threaded: its handler runs in a thread (0, 1), None where the kernel cannot switch it. thread:
+    that thread.
+    """
+
+    number: int
+    name: str
+    cpus: tuple[int, ...] = ()
+    effective: tuple[int, ...] = ()
+    movable: bool = True
+    threaded: int | None = field(default=None, metadata=LATER)
+    thread: Thread | None = field(default=None, metadata=LATER)
+
+
+# How a lane is polled, beside MODES: in the thread of its interrupt.
+IRQ_THREAD = "irq-thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +244,19 @@ class Lane:
     thread: Thread | None
     mode: str | None
     shared_with: int | None = None
+
+    @property
+    def polled(self) -> str | None:
+        """Return how packets are polled: the mode, or IRQ_THREAD where softirq is the mode."""
+        in_thread = self.irq is not None and self.irq.threaded == 1
+        return IRQ_THREAD if in_thread and self.mode in (None, "off") else self.mode
+
+    @property
+    def poller(self) -> Thread | None:
+        """Return the thread that polls, None where softirq does or the thread is not known."""
+        if self.polled == IRQ_THREAD:
+            return None if self.irq is None else self.irq.thread
+        return None if self.mode in (None, "off") else self.thread
 
 
 def napi_mode(link: Link, napi: Napi) -> str | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rxlane import logins, rtnetlink, threads
@@ -244,14 +244,18 @@ def irq_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
     others: kernel threads that are known to be something else.
     """
-    found = []
+    known = ((n, threads.affinity(pid)) for n, pid in _of_interrupts(sysfs, others))
+    found = (IrqThread(number, cpus) for number, cpus in known if cpus is not None)
+    return tuple(sorted(found, key=lambda t: t.irq))
+
+
+def _of_interrupts(sysfs: Sysfs, others: Collection[int | None]) -> Iterator[tuple[int, int]]:
+    """Yield the interrupt and the pid of each thread of a threaded interrupt."""
     for pid in (int(n) for n in (sysfs.read(KTHREADS) or "").split()):
         name = None if pid in others else sysfs.read(f"proc/{pid}/comm")
         match = None if name is None else re.match(r"irq/(\d+)-", name)
-        cpus = None if match is None else threads.affinity(pid)
-        if match is not None and cpus is not None:
-            found.append(IrqThread(int(match[1]), cpus))
-    return tuple(sorted(found, key=lambda t: t.irq))
+        if match is not None:
+            yield int(match[1]), pid
 
 
 def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:
@@ -306,14 +310,29 @@ def _below(sysfs: Sysfs, name: str) -> tuple[str, ...]:
 
 def _irq(sysfs: Sysfs, number: int) -> Irq:
     base = f"proc/irq/{number}"
+    actions = sysfs.folders(base)
     return Irq(
         number,
-        ",".join(sysfs.folders(base)),
+        ",".join(actions),
         sysfs.cpus(f"{base}/smp_affinity_list"),
         sysfs.cpus(f"{base}/effective_affinity_list"),
         # Managed IRQs lost the write bit in 6.12 (register_irq_proc() in kernel/irq/proc.c).
         sysfs.writable(f"{base}/smp_affinity_list"),
+        # A shared interrupt has several actions and is in none of them ours to switch.
+        sysfs.number(f"{base}/{actions[0]}/threaded") if len(actions) == 1 else None,
     )
+
+
+def _with_threads(
+    sysfs: Sysfs, irqs: Sequence[Irq], others: Collection[int | None]
+) -> tuple[Irq, ...]:
+    """Add the threads of threaded interrupts; where there are none, nobody is asked for names."""
+    wanted = {irq.number for irq in irqs if irq.threaded}
+    if not wanted:
+        return tuple(irqs)
+    pids = _of_interrupts(sysfs, others)
+    found = {n: threads.read(sysfs, pid, threads.IRQ) for n, pid in pids if n in wanted}
+    return tuple(replace(irq, thread=found.get(irq.number)) for irq in irqs)
 
 
 def _threads(sysfs: Sysfs, links: Iterable[Link]) -> tuple[Thread, ...]:
@@ -357,21 +376,20 @@ def observe(
     if steered:
         links = tuple(_with_steering(sysfs, link) for link in links)
     numbers = sorted({q.irq for link in links for q in link.queues if q.irq is not None})
+    polling = {n.pid for link in links for n in link.napis}
     notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
     return Snapshot(
         capabilities=capabilities,
         topology=cpus,
         links=links,
-        irqs=tuple(_irq(sysfs, n) for n in numbers),
+        irqs=_with_threads(sysfs, [_irq(sysfs, n) for n in numbers], polling),
         threads=_threads(sysfs, links),
         notes=notes,
         sysctls=_sysctls(sysfs),
         writers=_writers(sysfs),
         workqueue_cpus=sysfs.mask(WORKQUEUES),
         sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}) if planning else (),
-        irq_threads=irq_threads(sysfs, {n.pid for li in links for n in li.napis})
-        if planning
-        else (),
+        irq_threads=irq_threads(sysfs, polling) if planning else (),
         unreserved=unreserved(sysfs, cpus.online) if planning else (),
         stalld=planning and _runs(sysfs, sysfs.number("run/stalld.pid"), "stalld"),
     )

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from rxlane import cpulist, marks
 from rxlane.marks import Mark, Place
-from rxlane.model import Cpu, Link, Snapshot
+from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 
 MARGIN = 32
 CARD_X, CARD_WIDTH = MARGIN + 16, 450
@@ -88,7 +88,7 @@ class Strand:
 
     start: tuple[float, float]
     end: tuple[float, float]
-    mode: str  # of items.MODES, or irq
+    mode: str  # as Lane.polled, or irq
     crosses: bool
     title: str
 
@@ -115,7 +115,7 @@ def state(snapshot: Snapshot, cpu: Cpu) -> str:
     return IDLE if cpu.number in snapshot.topology.housekeeping else ISOLATED
 
 
-DEMAND = ("off", "on", "busy-poll")
+DEMAND = ("off", IRQ_THREAD, "on", "busy-poll")
 
 
 class _Maker:
@@ -298,7 +298,9 @@ class _Maker:
             first = place.irq_cpus[:1]
             if first and first != place.poll_cpus:
                 yield from self._strand(row, start, self._spot(first), "irq", first, home)
-            yield from self._strand(row, start, end, place.lane.mode or "on", place.poll_cpus, home)
+            yield from self._strand(
+                row, start, end, place.lane.polled or "on", place.poll_cpus, home
+            )
             return
         yield from self._strand(
             row, start, self._spot(place.irq_cpus[:1]), "off", place.irq_cpus[:1], home
@@ -333,7 +335,7 @@ class _Maker:
         polled: dict[int, str] = {}
         for place in self._places:
             if len(_ends(place)) and len(place.poll_cpus) == 1:
-                mode = place.lane.mode or "off"
+                mode = place.lane.polled or "off"
                 cpu = place.poll_cpus[0]
                 polled[cpu] = max(polled.get(cpu, "off"), mode, key=DEMAND.index)
         return polled

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
@@ -15,7 +16,7 @@ from rxlane.wanted import Chosen, Wanted, refuse
 
 
 def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
-    """Plan CPU and class of every thread; raise REFUSED when the host would be endangered.
+    """Plan CPU and class of every thread; raise REFUSED for pollers in each other's way.
 
     Returns the CPUs of each thread.
     """
@@ -24,7 +25,6 @@ def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
     _report_softirq(draft, wanted)
     _check_lists(host, threaded)
     chosen = _Chooser(draft, placer).choose(threaded)
-    _check_realtime(host, chosen)
     _check_pollers(draft, host, chosen)
     for one, own in chosen:
         _plan(draft, one, own)
@@ -117,7 +117,8 @@ def _fixed(lane: Lane) -> int | None:
     return cpus[0] if len(cpus) == 1 else None
 
 
-def _check_realtime(host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]) -> None:
+def check_realtime(host: Topology, chosen: Iterable[Chosen]) -> None:
+    """Refuse real-time threads that together would take too much of the host."""
     taken: set[int] = set()
     for one, cpus in chosen:
         if not one.realtime:

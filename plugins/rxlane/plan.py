@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rxlane.items import RESET_ITEMS, THREADED, TX_ITEMS, Value
+from rxlane.items import MODE_OF, OFF, PHASES, RESET_ITEMS, THREADS_OF, TX_ITEMS, Value
 from rxlane.stored import FORMAT, LATER
 
 WHOLE = -1
@@ -13,7 +14,8 @@ HOST = ""  # no device has an empty name
 
 TUNED = "tuned"  # an owner of a journal
 
-DISRUPTION = {THREADED: "thread-restart"}  # RESET_ITEMS: see disruption(); all else: none
+# RESET_ITEMS: see disruption(); all else: none.
+DISRUPTION = dict.fromkeys(THREADS_OF, "thread-restart")
 # virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
 PAUSING = frozenset({"virtio_net"})
 
@@ -45,6 +47,27 @@ def disruption(item: str, driver: str) -> str:
     if item in RESET_ITEMS:
         return "queue-pause" if driver in PAUSING else "link-reset"
     return DISRUPTION.get(item, "none")
+
+
+def phases(values: Mapping[Target, Value]) -> list[list[Target]]:
+    """Return the settings in the order of writing them to these values, in each phase as given.
+
+    Threads that end with their mode come first: kernels that give a mode's next thread what the
+    last one had must have the originals to give.
+    """
+    ending = [t for t in values if _ends(t, values)]
+    rest = [t for t in values if not _ends(t, values)]
+    return [
+        found for found in (ending, *([t for t in rest if t.item in p] for p in PHASES)) if found
+    ]
+
+
+def _ends(target: Target, values: Mapping[Target, Value]) -> bool:
+    mode = MODE_OF.get(target.item)
+    if mode is None:
+        return False
+    owners = (Target(target.device, queue, mode) for queue in (target.queue, WHOLE))
+    return any(values.get(owner) == OFF for owner in owners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,17 @@ NAPI_OPTIONS = (
     Option("tx_frames", "sent packets for one interrupt"),
     Option("allow_session_reset", "1 permits new queues on the device of a login"),
 )
+# What an interrupt may be told: to run its handler in a thread, or auto, which is on where no
+# thread of the NAPI's own polls.
+IRQ_MODES = (OFF, ON, AUTO)
 IRQ_OPTIONS = (
     Option("irq_cpus", "CPUs for the RX interrupts: a list or as thread_cpus"),
+    Option("threaded", "RX interrupts in threads: off, on, auto (no NAPI thread), or MODE@QUEUES"),
+    Option("thread_cpus", "CPUs for the interrupts' threads: a list, or auto (as the interrupt)"),
+    Option("thread_policy", "scheduling class of the interrupts' threads"),
+    Option("thread_priority", "real-time priority 1..98 of the interrupts' threads"),
+    Option("thread_nice", "nice level -20..19 of the interrupts' threads"),
+    Option("allow_realtime_cpu0", "1 permits real-time threads of interrupts on CPU 0"),
     Option("workqueue_cpus", "CPUs for unbound kernel workers: auto (not the pollers') or a list"),
     Option("timer_migration", "1: timers of idle CPUs move to busy ones, 0: they stay"),
 )
@@ -81,26 +90,38 @@ STEERING_OPTIONS = (
     Option("busy_poll", "microseconds poll() and select() poll, 0..1000"),
 )
 BY_KIND = {NAPI: NAPI_OPTIONS, IRQ_LAYOUT: IRQ_OPTIONS, FLOW_STEERING: STEERING_OPTIONS}
-OPTIONS = tuple(option for kind in KINDS for option in BY_KIND[kind])
 
 
 def names(kind: str) -> tuple[str, ...]:
     return tuple(option.name for option in BY_KIND[kind])
 
 
-def parse_modes(text: str) -> tuple[ModeRule, ...]:
+def _spelled(kind: str, name: str) -> str:
+    """Say what an option is called where those of all kinds stand together.
+
+    A name belongs to the first kind that has it; others put their kind before it.
+    """
+    return name if next(k for k in KINDS if name in names(k)) == kind else f"{kind}.{name}"
+
+
+OPTIONS = tuple(
+    Option(_spelled(kind, option.name), option.hint) for kind in KINDS for option in BY_KIND[kind]
+)
+
+
+def parse_modes(text: str, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ...]:
     """Parse `MODE` or `MODE@QUEUES,...`; raises cpulist.ListError with the wrong part.
 
     A part without `@` that starts with a digit continues the queues of the part before it:
     `on@0,2-3,busy-poll@4-`.
     """
-    if text in MODES:
+    if text in modes:
         return (ModeRule(text),)
     groups: list[tuple[str, list[tuple[int, int | None]]]] = []
     for part in (p.strip() for p in text.split(",")):
         mode, at, queues = part.partition("@")
         if at:
-            if mode not in MODES:
+            if mode not in modes:
                 raise cpulist.ListError(f"'{mode[:20]}' is no mode")
             groups.append((mode, []))
         elif not groups or not part[:1].isdigit():
@@ -120,14 +141,14 @@ def _reject_overlap(rules: Iterable[ModeRule]) -> None:
             raise cpulist.ListError(f"queue {low} is named twice")
 
 
-def _modes(read: Reader) -> tuple[ModeRule, ...]:
+def _modes(read: Reader, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ...]:
     text = read.get("threaded")
     if not text:
         return ()
     try:
-        return parse_modes(text)
+        return parse_modes(text, modes)
     except (cpulist.ListError, TypeError) as error:
-        remedy = f"give {', '.join(MODES)} or MODE@QUEUES such as on@1-"
+        remedy = f"give {', '.join(modes)} or MODE@QUEUES such as on@1-"
         raise read.fail("threaded", str(error), remedy) from None
 
 
@@ -229,6 +250,10 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
     return IrqLayout(
         name=name,
         devices=tuple(devices),
+        modes=_modes(read, IRQ_MODES),
+        thread_cpus=_irq_thread_cpus(read),
+        thread_sched=_sched(read),
+        allow_realtime_cpu0=_allowed(read, "allow_realtime_cpu0"),
         cpus=cpus,
         placement=_placement(read, "irq_cpus"),
         node=text == NUMA_LOCAL,
@@ -236,6 +261,13 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         timer_migration=read.integer("timer_migration", 0, 1),
         text=read.text(),
     )
+
+
+def _irq_thread_cpus(read: Reader) -> tuple[int, ...] | None:
+    text = read.get("thread_cpus")
+    if text in ("", AUTO):
+        return () if text else None
+    return read.cpus("thread_cpus", AUTO)
 
 
 def _workers(read: Reader) -> tuple[int, ...] | None:
@@ -319,9 +351,13 @@ def parse(sections: Iterable[Given]) -> Policy:
 
 
 def parse_mixed(name: str, devices: Iterable[str], options: Mapping[str, str]) -> Policy:
-    """Parse options of all kinds given together, each going to the kind that knows it."""
+    """Parse options of all kinds given together, spelled as in OPTIONS."""
     Reader(name, options).reject_unknown([option.name for option in OPTIONS])
-    parts = {kind: {n: options[n] for n in names(kind) if n in options} for kind in KINDS}
+    spelled = {kind: {n: _spelled(kind, n) for n in names(kind)} for kind in KINDS}
+    parts = {
+        kind: {n: options[full] for n, full in own.items() if full in options}
+        for kind, own in spelled.items()
+    }
     at = tuple(devices)
     return parse(Given(kind, name, at, own) for kind, own in parts.items() if own)
 

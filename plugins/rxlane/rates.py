@@ -79,7 +79,8 @@ def rates(snapshot: Snapshot, link: Link, before: Sample, after: Sample) -> Iter
         ]
         gains = [_gain(first.queues, last.queues, queue, span) for queue in queues]
         known = [gain for gain in gains if gain is not None]
-        pid = place.lane.thread.pid if place.lane.thread is not None else None
+        thread = place.lane.poller or place.lane.thread
+        pid = None if thread is None else thread.pid
         cpu = _gain(before.seconds, after.seconds, pid, span)
         yield Rate(
             place,
@@ -126,9 +127,9 @@ def _row(rate: Rate) -> tuple[str, ...]:
     share = "-" if rate.cpu is None else f"{rate.cpu:4.0%} {'#' * round(rate.cpu * BAR)}"
     return (
         f"rx{lane.queue.index}",
-        MODE_WORDS.get(lane.mode, "-"),
+        MODE_WORDS.get(lane.polled, "-"),
         short_list(rate.place.poll_cpus, 11),
-        policy_text(lane.thread),
+        policy_text(lane.poller or lane.thread),
         _number(rate.packets),
         _number(rate.interrupts),
         share.rstrip(),
@@ -163,7 +164,7 @@ def plain(
             {
                 "device": link.name,
                 "queue": rate.place.lane.queue.index,
-                "mode": rate.place.lane.mode,
+                "mode": rate.place.lane.polled,
                 "packets": rate.packets,
                 "interrupts": rate.interrupts,
                 "cpu": rate.cpu,

@@ -2,8 +2,8 @@
 """How to come back: the inverse of a plan, and what the journal must hold. Pure.
 
 Order of a revert: the phases of an apply, within each the last written first. Threads come after
-modes because restoring a mode may create the thread whose settings are to be restored; where
-restoring it ends the thread, there is nothing left to do for it.
+modes because restoring a mode may create the thread whose settings are to be restored; those of
+threads that end with their mode come before it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rxlane.items import IRQ_ITEMS, PHASES, RESET_ITEMS, THREAD_ITEMS, THREADED
+from rxlane.items import IRQ_ITEMS, MODE_OF, RESET_ITEMS, THREAD_ITEMS, THREADS_OF, Value
 from rxlane.model import Link, Snapshot
-from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption
+from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption, phases
 from rxlane.settings import View
 
 REASON = "original value"
@@ -37,8 +37,12 @@ def revert(plan: Plan, before: Snapshot) -> Plan:
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
     """Return the changes phase by phase, otherwise in the given order."""
-    given = list(changes)
-    return [c for items in PHASES for c in given if c.target.item in items]
+    given = {c.target: c for c in changes}
+    return [given[target] for phase in phases(_goals(given.values())) for target in phase]
+
+
+def _goals(changes: Iterable[Change]) -> dict[Target, Value]:
+    return {c.target: c.after for c in changes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,8 @@ def carry(
     back = _back(
         {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view
     )
-    ending = {(c.target.device, c.target.queue) for c in back if c.after == "off"}
-    changes = [c for c in plan.changes if not _ends(c.target, ending)]
+    ending = {c.target for c in back if c.target.item in THREADS_OF and c.after == "off"}
+    changes = [c for c in plan.changes if not _of_thread(c.target, ending)]
     entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
     for change in changes:
         target, first = change.target, known.get(change.target)
@@ -126,20 +130,15 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
     """Return the changes that bring back what an earlier apply wrote and nobody wants now."""
     back: list[Change] = []
     # Lanes whose mode creates a thread, which is to get what the thread before it had.
-    reviving = {
-        (c.target.device, c.target.queue)
-        for c in plan.changes
-        if c.target.item == THREADED and c.after != "off"
-    }
+    reviving = {c.target for c in plan.changes if c.target.item in THREADS_OF and c.after != "off"}
     for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
         if entry.before is None or found == entry.before:
             continue
-        owners = {(target.device, target.queue), (target.device, WHOLE)}
-        if found is None and not (target.item in THREAD_ITEMS and owners & reviving):
+        if found is None and not _of_thread(target, reviving):
             continue  # a thread that is gone needs nothing; a device that is down keeps its entry
-        if target.item == THREADED and entry.before != "off":
-            reviving.add((target.device, target.queue))
+        if target.item in THREADS_OF and entry.before != "off":
+            reviving.add(target)
         link = view.links.get(target.device)
         price = disruption(target.item, "" if link is None else link.driver)
         back.append(Change(target, found, entry.before, REASON, price))
@@ -157,11 +156,12 @@ def _altered(entries: Iterable[Entry], unwanted: Collection[Target], view: View)
     )
 
 
-def _ends(target: Target, ending: Collection[tuple[str, int]]) -> bool:
-    """True for a thread setting whose thread ends because its mode goes back to off."""
-    if target.item not in THREAD_ITEMS:
+def _of_thread(target: Target, modes: Collection[Target]) -> bool:
+    """True for a thread setting whose thread comes or goes with one of these modes."""
+    mode = MODE_OF.get(target.item)
+    if mode is None:
         return False
-    return (target.device, target.queue) in ending or (target.device, WHOLE) in ending
+    return any(Target(target.device, queue, mode) in modes for queue in (target.queue, WHOLE))
 
 
 def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
@@ -178,13 +178,14 @@ def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int])
 def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
     """Yield entries for threads that the plan ends: their CPU and class end with them."""
     for change in changes:
-        if change.target.item != THREADED or change.after != "off":
+        items = THREADS_OF.get(change.target.item, ())
+        if not items or change.after != "off":
             continue
         device, queue = change.target.device, change.target.queue
         for own in (queue for name, queue in view.lanes if name == device):
             if queue not in (own, WHOLE):
                 continue
-            for item in THREAD_ITEMS:
+            for item in items:
                 value = view.read(Target(device, own, item))
                 if value is not None:
                     yield Entry(device, index[device], own, item, value, None)

@@ -13,7 +13,7 @@ from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
 from rxlane.revert import dormant, renamed
 from rxlane.settings import View
-from rxlane.verify import absence
+from rxlane.verify import NO_THREAD, absence
 from rxlane.writing import put_back, reads
 
 
@@ -96,7 +96,7 @@ def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
                 result[entry.target] = f"is {found}, was {entry.before}"
             continue
         why = absence(view, entry.target)
-        needless = why == "queue has no thread" or stages.gone(view, originals, entry.target)
+        needless = why == NO_THREAD or stages.gone(view, originals, entry.target)
         if not needless and entry.before is not None:
             result[entry.target] = why
     return result

@@ -72,17 +72,28 @@ class Section(Named):
 class IrqLayout(Named):
     """One [irq_layout] section.
 
+    modes: threaded modes of interrupts, off, on or AUTO. thread_cpus, thread_sched: of their
+    threads, as cpus and sched of Section; () means the interrupt's own CPUs.
     cpus: None leave alone, () choose one CPU for each IRQ by placement, else the CPUs to choose
     from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
     workqueue_cpus: None leave alone, () all but the pollers' (auto), else these.
     """
 
+    modes: tuple[ModeRule, ...] = ()
+    thread_cpus: tuple[int, ...] | None = None
+    thread_sched: str | None = None
+    allow_realtime_cpu0: bool = False
     cpus: tuple[int, ...] | None = None
     placement: str = "auto"
     node: bool = False
     workqueue_cpus: tuple[int, ...] | None = None
     timer_migration: int | None = None
+
+    @property
+    def threads(self) -> bool:
+        """True when anything is asked of the interrupts' modes or threads."""
+        return bool(self.modes) or (self.thread_cpus, self.thread_sched) != (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

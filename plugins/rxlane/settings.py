@@ -13,6 +13,9 @@ from rxlane.items import (
     ETHTOOL_ITEMS,
     FLUSH,
     IRQ_CPUS,
+    IRQ_THREAD_CPUS,
+    IRQ_THREAD_ITEMS,
+    IRQ_THREADED,
     MODES,
     OFF,
     ON,
@@ -29,7 +32,7 @@ from rxlane.items import (
     XPS,
     Value,
 )
-from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, lanes
+from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, Thread, lanes
 from rxlane.plan import HOST, WHOLE, Target
 
 
@@ -63,12 +66,12 @@ class View:
         return cls(snapshot, links, found, senders, sysctls, index.irqs)
 
     def irq(self, target: Target) -> Irq | None:
-        """Return the interrupt that one of IRQ_ITEMS is about.
+        """Return the interrupt that one of IRQ_ITEMS, or IRQ_THREADED, is about.
 
         A send queue that shares its receive queue's has none of its own.
         """
         lane = self.lane(target)
-        if target.item == IRQ_CPUS:
+        if target.item in (IRQ_CPUS, IRQ_THREADED):
             return None if lane is None else lane.irq
         sender = self.senders.get((target.device, target.queue))
         number = None if sender is None else sender.irq
@@ -136,17 +139,19 @@ def read_sender(queue: Queue, item: str) -> Value | None:
 
 
 def read_lane(lane: Lane, item: str) -> Value | None:
-    napi, thread = lane.napi, lane.thread
+    napi, irq = lane.napi, lane.irq
     if item == IRQ_CPUS:
-        return None if lane.irq is None or not lane.irq.cpus else cpulist.render(lane.irq.cpus)
+        return None if irq is None or not irq.cpus else cpulist.render(irq.cpus)
+    if item == IRQ_THREADED:
+        return None if irq is None or irq.threaded is None else (OFF, ON)[irq.threaded]
+    if item in IRQ_THREAD_ITEMS:
+        return _read_thread(None if irq is None else irq.thread, item == IRQ_THREAD_CPUS)
     if item == RPS:
         return listed(lane.queue.rps_cpus)
     if item == RFS:
         return lane.queue.rps_flow_cnt
     if item in (CPUS, SCHED):
-        if thread is None:
-            return None
-        return cpulist.render(thread.cpus) if item == CPUS else thread.sched
+        return _read_thread(lane.thread, item == CPUS)
     if napi is None:
         return None
     if item == THREADED:
@@ -156,3 +161,9 @@ def read_lane(lane: Lane, item: str) -> Value | None:
         FLUSH: napi.gro_flush_timeout,
         SUSPEND: napi.irq_suspend_timeout,
     }.get(item)
+
+
+def _read_thread(thread: Thread | None, cpus: bool) -> str | None:
+    if thread is None:
+        return None
+    return cpulist.render(thread.cpus) if cpus else thread.sched

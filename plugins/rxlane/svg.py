@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture
-from rxlane.items import MODES
 from rxlane.marks import CONFLICT
-from rxlane.model import Cpu, Link, Snapshot
+from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 from rxlane.picture import (
     CARD_HEAD,
     CARD_WIDTH,
@@ -42,7 +41,7 @@ from rxlane.table import MODE_WORDS, policy_text
 SANS = "'DejaVu Sans', 'Noto Sans', Verdana, sans-serif"
 INK, SOFT, FAINT, LINE = "#1f2933", "#5f6c7b", "#9aa5b1", "#d5dbe3"
 PAPER, BAND, CARD, CORE = "#ffffff", "#f4f6f9", "#ffffff", "#e6eaf0"
-MODE_FILL = {"off": "#8794a5", "on": "#0072b2", "busy-poll": "#e69f00"}
+MODE_FILL = {"off": "#8794a5", IRQ_THREAD: "#009e73", "on": "#0072b2", "busy-poll": "#e69f00"}
 IRQ_LINE = "#9aa5b1"
 HOP_LINE, CONFLICT_LINE = "#d55e00", "#c1121f"
 ISOLATED_FILL, OFFLINE_FILL = "#f1e6f2", "#eceff3"
@@ -125,8 +124,8 @@ class _Drawing:
         topology = self._shown.snapshot.topology
         nodes = len({cpu.node for cpu in topology.cpus})
         rows = [row for band in self._shown.bands for card in band.cards for row in card.rows]
-        modes = Counter(MODE_WORDS[row.place.lane.mode or "off"] for row in rows)
-        names = [MODE_WORDS[mode] for mode in MODES]
+        modes = Counter(MODE_WORDS[row.place.lane.polled or "off"] for row in rows)
+        names = [MODE_WORDS[mode] for mode in MODE_FILL]
         lanes = ", ".join(f"{modes[name]} {name}" for name in names if modes[name])
         parts = [
             f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}",
@@ -163,7 +162,7 @@ class _Drawing:
         lane, middle = row.place.lane, row.y + row.height / 2
         size = 9.5 if row.height == DENSE_ROW else 11
         base = middle + size * 0.36
-        mode = lane.mode or "off"
+        mode = lane.polled or "off"
         self._write(CARD_X + 12, base, f"rx{lane.queue.index}", size, font_weight="bold")
         if lane.queue.napi_id is not None:
             self._write(CARD_X + 54, base, f"NAPI {lane.queue.napi_id}", size, SOFT)
@@ -272,7 +271,7 @@ class _Drawing:
         """Explain what is to be seen, and nothing else."""
         shown, x = self._shown, float(MARGIN)
         modes = {strand.mode for strand in shown.strands}
-        for mode in MODES:
+        for mode in MODE_FILL:
             if mode in modes:
                 x = self._key(x, y, f"polled: {MODE_WORDS[mode]}", MODE_FILL[mode], "2.5")
         if "irq" in modes:
@@ -318,8 +317,8 @@ class _Drawing:
 def _way(row: LaneRow) -> tuple[str, str, str]:
     """A lane's scheduling class, interrupt and RPS; empty for what it has not."""
     lane, sched = row.place.lane, ""
-    if row.place.threaded and lane.thread is not None:
-        sched = policy_text(lane.thread)
+    if lane.poller is not None:
+        sched = policy_text(lane.poller)
     irq = "" if lane.queue.irq is None else f"IRQ {lane.queue.irq}"
     rps = cpulist.render(lane.queue.rps_cpus or ())
     return sched, irq, f"RPS {rps}" if rps else ""

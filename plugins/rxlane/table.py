@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from rxlane import cpulist, marks
 from rxlane.items import OFF, ON, REALTIME, SWITCHES
 from rxlane.marks import CONFLICT, HOP, Mark
-from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, Thread, Tunable, lanes, napi_mode
+from rxlane.model import (
+    IRQ_THREAD,
+    Index,
+    Irq,
+    Lane,
+    Link,
+    Queue,
+    Snapshot,
+    Thread,
+    Tunable,
+    lanes,
+    napi_mode,
+)
 
 WIDTH = 80
 HEADINGS = ("queue", "NAPI", "IRQ", "IRQ CPUs", "mode", "PID", "CPU", "policy", "node", "")
@@ -22,6 +34,7 @@ MODE, MARK = 4, 9
 SGR = {
     "softirq": "36",  # cyan
     "threaded": "32",  # green
+    "irq-thread": "34",  # blue
     "busy-poll": "35",  # magenta
     CONFLICT: "1;31",  # bold red
     HOP: "33",  # yellow
@@ -55,7 +68,13 @@ def _cell(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
-MODE_WORDS = {"off": "softirq", "on": "threaded", "busy-poll": "busy-poll", None: "-"}
+MODE_WORDS = {
+    "off": "softirq",
+    IRQ_THREAD: "irq-thread",
+    "on": "threaded",
+    "busy-poll": "busy-poll",
+    None: "-",
+}
 
 
 def policy_text(thread: Thread | None) -> str:
@@ -78,17 +97,20 @@ def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str
 
 
 def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ...]:
-    irq, thread, queue = lane.irq, lane.thread, lane.queue
+    irq, queue = lane.irq, lane.queue
+    # Kernels that keep a NAPI's thread when it is switched off show it all the same.
+    thread = lane.poller or lane.thread
+    pid = None if lane.napi is None else lane.napi.pid
     cpus = () if irq is None else irq.effective or irq.cpus
     # The thread polls when there is one in use, else the CPU that took the interrupt does.
-    used = thread.cpus if thread is not None and lane.mode not in (None, "off") else cpus
+    used = cpus if lane.poller is None else lane.poller.cpus
     return (
         f"rx{queue.index}",
         _cell(queue.napi_id),
         _cell(queue.irq),
         _cell(cpulist.render(cpus)),
-        MODE_WORDS.get(lane.mode, "-"),
-        _cell(None if lane.napi is None else lane.napi.pid),
+        MODE_WORDS.get(lane.polled, "-"),
+        _cell(pid if thread is None else thread.pid),
         _cell(None if thread is None else cpulist.render(thread.cpus)),
         policy_text(thread),
         _nodes(snapshot, used, link.node),

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Kernel threads that poll NAPIs: reading and setting their CPU and scheduling class.
 
-System calls only, no process is started. A pid comes from napi-get and is checked to be a NAPI's
-kernel thread before it is touched: pids are reused, and thread names alone are not unique.
+System calls only, no process is started. A pid comes from napi-get, or for an interrupt's thread
+from kthreadd's children, and is checked to be such a kernel thread before it is touched: pids are
+reused, and thread names alone are not unique.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from rxlane import uapi
@@ -16,7 +18,9 @@ from rxlane.items import FAIR, REALTIME
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 
-PREFIX = "napi/"  # napi_kthread_create() in net/core/dev.c: "napi/%s-%d"
+NAPI = re.compile("napi/")  # napi_kthread_create() in net/core/dev.c: "napi/%s-%d"
+# setup_irq_thread() in kernel/irq/manage.c: "irq/%d-%s"; "irq/%d-s-%s" is a handler's second one.
+IRQ = re.compile(r"irq/(\d+)-(?!s-)")
 
 
 def parse_stat(text: str) -> tuple[str, int, int, int, int] | None:
@@ -33,14 +37,14 @@ def parse_stat(text: str) -> tuple[str, int, int, int, int] | None:
     return name, int(fields[6]), int(fields[16]), int(fields[37]), int(fields[38])
 
 
-def read(sysfs: Sysfs, pid: int) -> Thread | None:
-    """Return the NAPI thread with this pid, None when there is none (any more)."""
+def read(sysfs: Sysfs, pid: int, kind: re.Pattern[str] = NAPI) -> Thread | None:
+    """Return the thread of this kind with this pid, None when there is none (any more)."""
     text = sysfs.read(f"proc/{pid}/stat")
     facts = None if text is None else parse_stat(text)
     if facts is None:
         return None
     name, flags, nice, priority, policy = facts
-    if not flags & uapi.PF_KTHREAD or not name.startswith(PREFIX):
+    if not flags & uapi.PF_KTHREAD or not kind.match(name):
         return None
     own = affinity(pid)
     if own is None:

@@ -21,11 +21,13 @@ from rxlane.items import (
     CPU_ITEMS,
     FEATURE_ITEMS,
     IRQ_ITEMS,
+    IRQ_THREADED,
     NAPI_ITEMS,
     NET_ITEMS,
     RESET_ITEMS,
     STEERING_ITEMS,
-    THREAD_ITEMS,
+    THREADED,
+    THREADS_OF,
 )
 from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Kernel, Linux
@@ -56,8 +58,8 @@ def is_hardware(device_path: str) -> bool:
 
 # The settings that a kind of section speaks for.
 ITEMS = {
-    NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREAD_ITEMS)),
-    IRQ_LAYOUT: frozenset((*IRQ_ITEMS, *CPU_ITEMS)),
+    NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREADS_OF[THREADED])),
+    IRQ_LAYOUT: frozenset((*IRQ_ITEMS, IRQ_THREADED, *THREADS_OF[IRQ_THREADED], *CPU_ITEMS)),
     FLOW_STEERING: frozenset((*FEATURE_ITEMS, *STEERING_ITEMS, *NET_ITEMS)),
 }
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rxlane.items import IRQ_ITEMS, STEERING_ITEMS, THREAD_ITEMS, TX_ITEMS, Value
+from rxlane.items import (
+    IRQ_ITEMS,
+    IRQ_THREAD_ITEMS,
+    IRQ_THREADED,
+    STEERING_ITEMS,
+    THREAD_ITEMS,
+    TX_ITEMS,
+    Value,
+)
 from rxlane.model import Snapshot
 from rxlane.plan import HOST, WHOLE, Entry, Mismatch, Plan, Target
 from rxlane.revert import renamed
 from rxlane.settings import View
 
 CHANGED = "another program or a driver reset changed it"
+NO_THREAD = "queue has no thread"
 
 
 def verify(plan: Plan, snapshot: Snapshot) -> tuple[Mismatch, ...]:
@@ -58,8 +67,10 @@ def absence(view: View, target: Target) -> str:
     sender = view.senders.get((target.device, target.queue))
     if target.item in STEERING_ITEMS or (sender if target.item in TX_ITEMS else lane) is None:
         return "queue is gone"
-    if target.item in IRQ_ITEMS:
+    if target.item in IRQ_ITEMS or (target.item == IRQ_THREADED and view.irq(target) is None):
         return "queue has no interrupt"
+    if target.item in IRQ_THREAD_ITEMS:
+        return NO_THREAD
     if lane is None or lane.napi is None:
         return "queue is gone"
-    return "queue has no thread" if target.item in THREAD_ITEMS else "kernel does not report it"
+    return NO_THREAD if target.item in THREAD_ITEMS else "kernel does not report it"

@@ -15,14 +15,15 @@ from rxlane.items import (
     CHANNEL_ITEMS,
     ETHTOOL_ITEMS,
     IRQ_ITEMS,
-    PHASES,
+    IRQ_THREAD_ITEMS,
+    IRQ_THREADED,
     STEERING_ITEMS,
     THREAD_ITEMS,
     Value,
 )
 from rxlane.kernel import Kernel
-from rxlane.model import Link
-from rxlane.plan import HOST, WHOLE, Change, Target
+from rxlane.model import Link, Thread
+from rxlane.plan import HOST, WHOLE, Change, Target, phases
 from rxlane.settings import View
 from rxlane.verify import absence
 
@@ -33,16 +34,26 @@ def reads(items: Iterable[str]) -> tuple[bool, bool]:
     return not known.isdisjoint(STEERING_ITEMS), not known.isdisjoint(ETHTOOL_ITEMS)
 
 
+# What a driver or an interrupt may turn out not to have only when it is written.
+LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
+
+
 def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
-    """Say what is written together. A queue's two interrupts are two: one may be unmovable."""
+    """Say what is written together. A queue's two interrupts are two: one may be unmovable.
+
+    Sorted by it, an interrupt's affinity comes before its mode.
+    """
     target = wanted[0]
-    return target.device, target.queue, target.item if target.item in IRQ_ITEMS else ""
+    alone = target.item in (*IRQ_ITEMS, IRQ_THREADED)
+    thread = "irq-thread" if target.item in IRQ_THREAD_ITEMS else ""
+    return target.device, target.queue, target.item if alone else thread
 
 
 def write(kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]) -> dict[Target, str]:
     """Write what differs, one call for all settings of a queue or device that go together.
 
-    Returns the interrupts that cannot be moved, with the reason.
+    Returns what cannot be had, with the reason: interrupts that cannot be moved or switched, and
+    what a driver lacks. An interrupt that is not switched gets no thread either.
     """
     refused = {}
     differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
@@ -51,9 +62,10 @@ def write(kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]) -> dic
         try:
             _write_one(kernel, view, device, queue, values)
         except RxlaneError as error:
-            lacking = error.kind is Kind.UNSUPPORTED and values.keys() <= set(ETHTOOL_ITEMS)
+            lacking = error.kind is Kind.UNSUPPORTED and values.keys() <= LACKING
             if error.kind is Kind.UNMOVABLE or lacking:
-                refused.update({Target(device, queue, item): error.problem for item in values})
+                items = (*values, *(IRQ_THREAD_ITEMS if IRQ_THREADED in values else ()))
+                refused.update({Target(device, queue, item): error.problem for item in items})
                 continue
             if error.device is None:
                 error.device, error.queue = device, None if queue == WHOLE else queue
@@ -81,20 +93,35 @@ def _write_one(
         kernel.write_device(_link(view, device), values)
         return
     target = Target(device, queue, first)
-    lane = view.lane(target)
-    if first in IRQ_ITEMS:
-        irq = view.irq(target)
-        if irq is None:
-            raise RxlaneError(Kind.KERNEL, absence(view, target))
-        kernel.write_irq(irq.number, str(values[first]))
-        return
-    if lane is None or lane.napi is None or (first in THREAD_ITEMS and lane.thread is None):
-        raise RxlaneError(Kind.KERNEL, absence(view, target))
     if first in THREAD_ITEMS:
-        assert lane.thread is not None
-        kernel.write_thread(lane.thread.pid, values)
+        kernel.write_thread(_thread(view, target).pid, values)
+    elif first in IRQ_ITEMS or first == IRQ_THREADED:
+        _write_irq(kernel, view, target, str(values[first]))
     else:
+        lane = view.lane(target)
+        if lane is None or lane.napi is None:
+            raise RxlaneError(Kind.KERNEL, absence(view, target))
         kernel.write_napi(lane.napi.napi_id, values)
+
+
+def _thread(view: View, target: Target) -> Thread:
+    lane = view.lane(target)
+    thread = None if lane is None else lane.thread
+    if target.item in IRQ_THREAD_ITEMS:
+        thread = None if lane is None or lane.irq is None else lane.irq.thread
+    if thread is None:
+        raise RxlaneError(Kind.KERNEL, absence(view, target))
+    return thread
+
+
+def _write_irq(kernel: Kernel, view: View, target: Target, value: str) -> None:
+    irq = view.irq(target)
+    if irq is None:
+        raise RxlaneError(Kind.KERNEL, absence(view, target))
+    if target.item == IRQ_THREADED:
+        kernel.write_irq_mode(irq.number, value)
+    else:
+        kernel.write_irq(irq.number, value)
 
 
 def _link(view: View, device: str) -> Link:
@@ -141,12 +168,9 @@ def _put_back(
     kernel: Kernel, values: Mapping[Target, Value], devices: Collection[str]
 ) -> tuple[int, list[str]]:
     written, failed = 0, []
-    for items in PHASES:
-        due = [(t, v) for t, v in values.items() if t.item in items]
-        if not due:
-            continue
-        view = View.of(kernel.observe(devices, *reads(items)))
-        due = [(t, v) for t, v in due if view.read(t) not in (None, v)]
+    for targets in phases(values):
+        view = View.of(kernel.observe(devices, *reads(t.item for t in targets)))
+        due = [(t, values[t]) for t in targets if view.read(t) not in (None, values[t])]
         for _, group in groupby(sorted(due, key=_group), key=_group):
             wanted = list(group)
             try:

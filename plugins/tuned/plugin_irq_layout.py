@@ -18,7 +18,8 @@ except ImportError as error:
 
 class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     """
-    Lays out which CPU takes the receive interrupts of network devices.
+    Lays out which CPU takes the receive interrupts of network devices, and
+    whether a thread handles them.
     Planned together with sections of the types `napi` and `flow_steering`,
     written once, and brought back from a journal in `/var/lib/rxlane` when
     the profile is switched off, also after TuneD itself was killed.
@@ -36,6 +37,17 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     interrupt may go to all housekeeping CPUs of the device's node. `one-per-core` and `spread-llc`
     are `auto` with one CPU of each core and over last level caches. Empty leaves interrupts alone.
     Queues that a section `napi` keeps for management keep their interrupts.
+
+    [option]`threaded` moves the handler of each receive interrupt, and with it
+    the poll of its NAPI, into a thread: `on`, `off`, or `auto`, which is `on`
+    where no thread of the NAPI's own polls; for single queues a list of
+    `MODE@QUEUES`. It needs a kernel that has `threaded` files in `/proc/irq`.
+    Beside a NAPI thread `on` costs a second wake-up, which is warned of; where
+    the NAPI busy-polls it is left out. [option]`thread_cpus` is `auto` (the
+    CPUs of the interrupt) or a CPU list, [option]`thread_policy`,
+    [option]`thread_priority`, [option]`thread_nice` and
+    [option]`allow_realtime_cpu0` are as in sections of the type `napi`. Without
+    [option]`threaded` they are about threads that are there already.
 
     [option]`workqueue_cpus` is where kernel workers that are bound to no CPU
     may run: a CPU list, or `auto`, which is every CPU but isolated ones and

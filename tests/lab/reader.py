@@ -124,6 +124,8 @@ def irq_settings() -> Settings:
     for irq in sorted(Path("/proc/irq").glob("[0-9]*")):
         actions = "+".join(sorted(p.name for p in irq.iterdir() if p.is_dir())) or irq.name
         found[f"irq/{actions}/smp_affinity_list"] = text(irq / "smp_affinity_list")
+        for mode in sorted(irq.glob("*/threaded")):
+            found[f"irq/{actions}/{mode.parent.name}/threaded"] = text(mode)
     return found
 
 

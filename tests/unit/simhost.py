@@ -187,6 +187,8 @@ class SimHost:
         self.workqueue_cpus = start.workqueue_cpus
         self.lacking: set[str] = set()  # tunables that are shown and cannot be set
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
+        self.fixed_mode: set[int] = set()  # IRQs that refuse another mode, as EOPNOTSUPP says
+        self.kept: dict[int, Thread] = {}  # what IRQ threads were given, over off and on
         self.ends_threads = ends_threads
         self.boot = boot
         self.writes = 0
@@ -294,22 +296,33 @@ class SimHost:
 
     def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
         def change() -> None:
-            thread = self.threads[pid]
-            if "thread-cpus" in values:
-                cpus = _cpus(str(values["thread-cpus"]))
-                thread = replace(thread, cpus=cpus)
-            if "thread-sched" in values:
-                policy, first, *second = str(values["thread-sched"]).split(":")
-                realtime = policy in ("fifo", "rr")
-                thread = replace(
-                    thread,
-                    policy=policy,
-                    priority=int(first) if realtime else 0,
-                    nice=int((second or ["0"])[0] if realtime else first),
-                )
-            self.threads[pid] = thread
+            if pid in self.threads:
+                self.threads[pid] = _scheduled(self.threads[pid], values, "thread")
+                return
+            irq = next(i for i in self.irqs.values() if i.thread and i.thread.pid == pid)
+            assert irq.thread is not None
+            thread = _scheduled(irq.thread, values, "irq-thread")
+            self.irqs[irq.number] = replace(irq, thread=thread)
+            self.kept[irq.number] = thread
 
         self._write(f"thread {pid} {dict(values)}", change)
+
+    def write_irq_mode(self, number: int, mode: str) -> None:
+        """A thread has what the one before it was given, by the kernel's own book."""
+        if number in self.fixed_mode:
+            raise RxlaneError(Kind.UNSUPPORTED, f"IRQ {number} cannot be switched {mode}")
+
+        def change() -> None:
+            thread = None
+            if mode == "on":
+                name = f"irq/{number}-nic"
+                new = Thread(self._next_pid, name, "other", 0, 0, self.topology.online)
+                thread = replace(self.kept.get(number, new), pid=self._next_pid)
+                self._next_pid += 1
+            irq = self.irqs[number]
+            self.irqs[number] = replace(irq, threaded=int(mode == "on"), thread=thread)
+
+        self._write(f"irq-mode {number} {mode}", change)
 
     def write_irq(self, number: int, cpus: str) -> None:
         if number in self.managed:
@@ -433,6 +446,21 @@ def _unsteered(link: Link) -> Link:
     return replace(link, queues=tuple(replace(q, **nothing) for q in link.queues))
 
 
+def _scheduled(thread: Thread, values: Mapping[str, int | str], prefix: str) -> Thread:
+    if f"{prefix}-cpus" in values:
+        thread = replace(thread, cpus=_cpus(str(values[f"{prefix}-cpus"])))
+    if f"{prefix}-sched" in values:
+        policy, first, *second = str(values[f"{prefix}-sched"]).split(":")
+        realtime = policy in ("fifo", "rr")
+        thread = replace(
+            thread,
+            policy=policy,
+            priority=int(first) if realtime else 0,
+            nice=int((second or ["0"])[0] if realtime else first),
+        )
+    return thread
+
+
 def _steered(item: str, value: int | str) -> Any:
     if item == "rps-flow-cnt":
         return int(value)
@@ -456,7 +484,13 @@ def settings(host: SimHost) -> dict[str, object]:
     used = ((one, q, host.irqs.get(q.irq or 0)) for one in host.links.values() for q in one.queues)
     for one, queue, irq in used:
         if irq is not None:
-            found[f"{one.name}/{queue.kind}{queue.index}/irq"] = irq.cpus
+            own = f"{one.name}/{queue.kind}{queue.index}/irq"
+            found[own] = irq.cpus
+            found[f"{own}/mode"] = (irq.threaded, _anonymous(irq.thread))
+            # What the next thread will be given, too, is a setting.
+            kept = host.kept.get(irq.number)
+            newborn = kept is None or _anonymous(kept) == _newborn(host.topology)
+            found[f"{own}/next-thread"] = None if newborn else _anonymous(kept)
     for one in host.links.values():
         found[f"{one.name}/all"] = (one.threaded, one.defer_hard_irqs, one.gro_flush_timeout)
         found |= {f"{one.name}/{t.item}": t.value for t in one.tunables}
@@ -475,6 +509,14 @@ def settings(host: SimHost) -> dict[str, object]:
                 napi.defer_hard_irqs,
                 napi.gro_flush_timeout,
                 napi.irq_suspend_timeout,
-                None if thread is None else replace(thread, pid=0, name=""),
+                _anonymous(thread),
             )
     return found
+
+
+def _anonymous(thread: Thread | None) -> Thread | None:
+    return None if thread is None else replace(thread, pid=0, name="")
+
+
+def _newborn(topology: Topology) -> Thread:
+    return Thread(0, "", "other", 0, 0, topology.online)

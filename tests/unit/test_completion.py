@@ -18,6 +18,7 @@ VALUES = {
     option.name
     for option in policy.OPTIONS
     if option.name.startswith(("threaded", "thread_cpus", "adaptive", "rps", "xps", "arfs"))
+    or option.name in ("irq_layout.threaded", "irq_layout.thread_policy")
 }
 
 
@@ -74,6 +75,7 @@ def test_values_that_are_offered_are_taken(name: str) -> None:
     beside = {
         "thread_spread": {"thread_cpus": "auto"},
         "thread_policy": {"thread_priority": "5"},
+        "irq_layout.thread_policy": {"irq_layout.thread_priority": "5"},
         "arfs": {"rfs": "auto"},
     }
     found = offered("plan", "-o", name, "=")

@@ -249,7 +249,7 @@ def test_guard_waits_and_brings_back(host: SimHost, store: Store) -> None:
 
     guard.wait(host, store, pending, sleep, said.append)
     assert simhost.settings(host) == before and 0 < slept[0] <= 0.1
-    assert said == ["not confirmed: 11 settings put back"]
+    assert said == ["not confirmed: 17 settings put back"]
 
 
 def test_guard_that_is_stopped_brings_back_at_once(host: SimHost, store: Store) -> None:

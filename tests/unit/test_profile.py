@@ -52,6 +52,12 @@ def section(values: dict[str, str]) -> Section:
     return wanted(values).sections[0]
 
 
+IRQ_THREADS = (
+    *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
+    "allow_realtime_cpu0",
+)
+
+
 def defaults() -> dict[str, str]:
     found = dict(profile().items("variables", raw=True))
     assert found.pop("include") == "/etc/tuned/net-low-latency-variables.conf"
@@ -67,9 +73,13 @@ def test_every_option_of_the_profile_is_known_and_set() -> None:
     for kind in KINDS:
         given = set(dict(profile().items(kind, raw=True)))
         assert given <= set(names(kind))
-        left |= set(names(kind)) - given
-    routing = {"arfs", "xps", "netdev_max_backlog"}
-    assert left == {"allow_realtime_cpu0", "thread_spread"} | routing
+        left |= {f"{kind}.{name}" for name in set(names(kind)) - given}
+    assert left == {
+        *("napi.allow_realtime_cpu0", "napi.thread_spread"),
+        # Its NAPIs' own threads poll; the interrupts' would only wake them.
+        *(f"irq_layout.{name}" for name in IRQ_THREADS),
+        *("flow_steering.arfs", "flow_steering.xps", "flow_steering.netdev_max_backlog"),
+    }
     assert section(defaults()).management_queues == 1
 
 

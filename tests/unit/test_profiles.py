@@ -23,7 +23,10 @@ from unit import simhost
 PROFILES = Path(__file__).resolve().parents[2] / "tuned-profiles"
 NAMES = ("net-forwarding", "net-vm-host")
 LEFT_OUT = {  # options that a profile does not set
-    "net-forwarding": {"busy_read", "busy_poll", "workqueue_cpus", "timer_migration"},
+    "net-forwarding": {
+        *("busy_read", "busy_poll", "workqueue_cpus", "timer_migration", "allow_realtime_cpu0"),
+        *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
+    },
     "net-vm-host": {
         *("thread_policy", "thread_priority", "defer_hard_irqs", "gro_flush_timeout"),
         *("irq_suspend_timeout", "allow_realtime_cpu0", "rfs", "xps"),

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() that moves interrupt handlers into threads, and says how those run. Pure.
+
+In threaded mode an interrupt's thread polls the NAPI. Where the NAPI has a thread of its own, that
+one polls, and a packet would wake one thread to wake another; where it busy-polls, its interrupts
+are off and the mode says nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rxlane import cpulist
+from rxlane.draft import Draft, check_cpus
+from rxlane.items import (
+    IRQ_CPUS,
+    IRQ_THREAD_CPUS,
+    IRQ_THREAD_SCHED,
+    IRQ_THREADED,
+    OFF,
+    ON,
+    THREADED,
+    UNKNOWN_SCHED,
+)
+from rxlane.layout import interrupts
+from rxlane.model import Irq, IrqThread, Lane, Link
+from rxlane.plan import WHOLE, Target
+from rxlane.sections import IrqLayout, Section
+from rxlane.topology import AUTO
+from rxlane.wanted import Chosen, Wanted
+
+NO_FILE = "kernel has no threaded mode of interrupts to switch"
+BUSY = "its NAPI busy-polls, which needs no interrupt"
+TWICE = "its NAPI has a thread of its own, which the interrupt's thread would only wake"
+WARNING = "warning"
+HOPS = "threaded=on costs two hops: the interrupt's thread only wakes the NAPI's, which polls"
+
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    section: IrqLayout
+    link: Link
+    lane: Lane
+    irq: Irq
+
+    @property
+    def queue(self) -> int:
+        return self.lane.queue.index
+
+    def target(self, item: str) -> Target:
+        return Target(self.link.name, self.queue, item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """mode: off or on where that is to be; kind and reason: why nothing is written, or a warning.
+
+    kind is that of a Skip, or WARNING.
+    """
+
+    mode: str | None = None
+    kind: str = ""
+    reason: str = ""
+
+
+def plan(
+    draft: Draft, devices: Iterable[tuple[IrqLayout, Link]]
+) -> tuple[list[Chosen], list[IrqThread]]:
+    """Plan modes and threads of every device's RX interrupts.
+
+    Returns the CPUs of each thread that is placed, and all IRQ threads that there will be.
+    """
+    asked = [(section, link) for section, link in devices if section.threads]
+    for section, _ in asked:
+        check_cpus(draft.view.snapshot.topology, section, "thread_cpus", section.thread_cpus or ())
+    handlers = [_Handler(*row) for row in interrupts(draft, asked, IRQ_THREADED)]
+    verdicts = [_verdict(draft, one) for one in handlers]
+    _report(draft, handlers, verdicts)
+    chosen: list[Chosen] = []
+    present = {thread.irq: thread for thread in draft.view.snapshot.irq_threads}
+    turns: Counter[str] = Counter()
+    for one, verdict in zip(handlers, verdicts, strict=True):
+        if verdict.mode is not None:
+            reason = f"threaded={one.section.option('threaded')} in [{one.section.name}]"
+            draft.want(one.target(IRQ_THREADED), verdict.mode, f"{reason}, IRQ {one.irq.number}")
+        if (verdict.mode or (OFF, ON)[one.irq.threaded or 0]) == OFF:
+            present.pop(one.irq.number, None)
+            continue
+        if one.section.modes and verdict.mode is None:
+            continue  # a thread that the section does not ask for stays as it is
+        cpus = _cpus(draft, one, turns[one.section.name])
+        turns[one.section.name] += 1
+        _thread(draft, one, cpus)
+        present[one.irq.number] = IrqThread(one.irq.number, cpus)
+        chosen.append((_wanted(one), cpus))
+    return chosen, [present[number] for number in sorted(present)]
+
+
+def _verdict(draft: Draft, one: _Handler) -> _Verdict:
+    mode = next((rule.mode for rule in one.section.modes if rule.covers(one.queue)), None)
+    if mode is None or (mode == OFF and one.irq.threaded is None):
+        return _Verdict()
+    napi = _napi_mode(draft, one)
+    if mode == OFF:
+        return _Verdict(OFF)
+    if napi == "busy-poll":
+        return _Verdict(None, "left-alone", BUSY)
+    if mode == AUTO and napi == ON:
+        return _Verdict(None, "left-alone", TWICE)
+    if one.irq.threaded is None:
+        return _Verdict(None, "unsupported", NO_FILE)
+    return _Verdict(ON, WARNING, HOPS) if napi == ON else _Verdict(ON)
+
+
+def _report(draft: Draft, handlers: list[_Handler], verdicts: list[_Verdict]) -> None:
+    """Report what is not done; what is the same for all of a device's queues is one line."""
+    lanes = Counter(one.link.name for one in handlers)
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for one, verdict in zip(handlers, verdicts, strict=True):
+        if verdict.kind:
+            groups.setdefault((one.link.name, verdict.kind, verdict.reason), []).append(one.queue)
+    for (device, kind, reason), queues in groups.items():
+        if kind == WARNING:
+            draft.warnings.append(f"{device} queues {cpulist.render(queues)}: {reason}")
+            continue
+        for queue in [WHOLE] if len(queues) == lanes[device] else queues:
+            draft.skip(device, queue, IRQ_THREADED, kind, reason)
+
+
+def _napi_mode(draft: Draft, one: _Handler) -> str | None:
+    """Return the mode that the lane's NAPI will be in."""
+    for queue in (one.queue, WHOLE):
+        mode = draft.wanted(Target(one.link.name, queue, THREADED))
+        if mode is not None:
+            return str(mode)
+    return one.lane.mode
+
+
+def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
+    """Return the CPUs that the thread may run on: given, its interrupt's, or as they are."""
+    given = one.section.thread_cpus
+    if given:
+        return (given[turn % len(given)],)
+    if given is not None:
+        placed = draft.wanted(one.target(IRQ_CPUS))
+        own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
+        online = draft.view.snapshot.topology.online
+        return tuple(n for n in own if n in online) or online
+    if one.irq.thread is not None:
+        return one.irq.thread.cpus
+    return draft.view.snapshot.topology.online
+
+
+def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:
+    section, thread = one.section, one.irq.thread
+    if section.thread_cpus is None and section.thread_sched is None:
+        return
+    if thread is not None and thread.policy in UNKNOWN_SCHED:
+        reason = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
+        draft.skip(one.link.name, one.queue, "IRQ thread settings", "unsupported", reason)
+        return
+    if section.thread_cpus is not None:
+        reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
+        draft.want(one.target(IRQ_THREAD_CPUS), cpulist.render(cpus), reason)
+    if section.thread_sched is not None:
+        reason = f"thread_policy={section.thread_sched} in [{section.name}]"
+        draft.want(one.target(IRQ_THREAD_SCHED), section.thread_sched, reason)
+
+
+def _wanted(one: _Handler) -> Wanted:
+    """Return the thread as those of NAPIs are, for the checks of what it may take."""
+    section = one.section
+    like = Section(
+        name=section.name,
+        cpus=section.thread_cpus,
+        sched=section.thread_sched,
+        allow_realtime_cpu0=section.allow_realtime_cpu0,
+        text=section.text,
+    )
+    return Wanted(like, one.link, one.lane, ON)

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Isolate the CPU of a NAPI's thread with a cpuset partition and give it back; print JSON.
+
+Runs in the guest as root, beside napi_contract.py and napi_threads_kept.py, and imports nothing of
+rxlane. Argument: a network interface. The thread is described as napi_threads_kept.py does.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from napi_threads_kept import (  # type: ignore[import-not-found]
+    OFF,
+    ON,
+    Lane,
+    Scheduling,
+    traffic,
+)
+
+CGROUPS = Path("/sys/fs/cgroup")
+PARTITION = CGROUPS / "lanes"
+# The kernel tells threads of a change by a work item.
+SETTLE_S = 1.0
+
+
+@contextmanager
+def isolated(cpu: int) -> Iterator[None]:
+    """A partition that has ``cpu`` for itself."""
+    (CGROUPS / "cgroup.subtree_control").write_text("+cpuset")
+    PARTITION.mkdir()
+    try:
+        (PARTITION / "cpuset.cpus").write_text(str(cpu))
+        state = PARTITION / "cpuset.cpus.partition"
+        state.write_text("isolated")
+        if state.read_text().strip() != "isolated":
+            raise SystemExit(f"CPU {cpu} is not isolated: {state.read_text()}")
+        time.sleep(SETTLE_S)
+        yield
+        state.write_text("member")
+    finally:
+        PARTITION.rmdir()
+    time.sleep(SETTLE_S)
+
+
+def restart(lane: Lane) -> None:
+    lane.mode(OFF)
+    lane.mode(ON)
+    traffic()
+
+
+def main() -> int:
+    lane, cpu = Lane(sys.argv[1]), (os.cpu_count() or 1) - 1
+    seen: dict[str, Scheduling] = {}
+    lane.mode(ON)
+    lane.give(os.SCHED_BATCH, 0, -7, cpu)
+    traffic()
+    with isolated(cpu):
+        seen["isolated"] = lane.scheduling()
+    seen["isolated, member"] = lane.scheduling()
+    with isolated(cpu):
+        restart(lane)
+        seen["isolated, off, on"] = lane.scheduling()
+    seen["isolated, off, on, member"] = lane.scheduling()
+    restart(lane)
+    seen["off, on"] = lane.scheduling()
+    with isolated(cpu):
+        traffic()
+    seen["off, on, isolated, member"] = lane.scheduling()
+    lane.mode(OFF)
+    json.dump({"cpu": cpu, "seen": seen}, sys.stdout, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
