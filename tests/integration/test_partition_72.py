@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-long`: a NAPI's thread on patched 7.2 while a cpuset partition takes its CPU.
+
+The partition has the last word, and a thread that starts meanwhile is an ordinary one; once the
+CPU is given back, the thread is there again with all that it was given.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.kernel import build
+from lab.vm import Guest, GuestSpec
+
+pytestmark = pytest.mark.long
+
+SCRIPTS = Path(__file__).parent / "guest"
+BATCH, ORDINARY = [3, 0, -7], [0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    with Guest(build("7.2", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
+        for script in ("napi_contract.py", "napi_threads_kept.py", "partition_kept.py"):
+            vm.put(SCRIPTS / script, f"/root/{script}")
+        done = vm.run(["python3", "/root/partition_kept.py", vm.nic], timeout=600)
+        vm.check_splats()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_thread_is_back_when_the_cpu_is(seen: dict[str, Any]) -> None:
+    expected = [*BATCH, [seen["cpu"]]]
+    back = {when: found for when, found in seen["seen"].items() if not when.endswith("isolated")}
+    del back["isolated, off, on"]
+    assert {when: found for when, found in back.items() if found != expected} == {}
+    assert len(back) == 4
+
+
+def test_partition_has_the_last_word(seen: dict[str, Any]) -> None:
+    cpu, at = seen["cpu"], seen["seen"]
+    for when in ("isolated", "off, on, isolated"):
+        assert at[when][:3] == BATCH
+        assert cpu not in at[when][3]
+    assert at["isolated, off, on"][:3] == ORDINARY
+    assert cpu not in at["isolated, off, on"][3]
