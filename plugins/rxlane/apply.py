@@ -27,7 +27,7 @@ from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target, phase
 from rxlane.revert import Carried, carry
 from rxlane.sections import Policy
 from rxlane.settings import View
-from rxlane.writing import put_back, read_back, reads, write
+from rxlane.writing import put_back, read_back, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ def apply(
         undo: dict[Target, Value] = {}
         refused: dict[Target, str] = {}
         written = 0
+        journal = old
         try:
             for _ in range(stages.ROUNDS):
-                journal = store.load()
                 items = {e.item for e in journal.entries} if journal else set()
-                before = kernel.observe(None, *stages.reads(policy, items))
+                before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
                 plan = decide(before, policy)
                 plan = plan if choose is None else choose(plan)
                 whole = carry(journal, _without(plan, refused), before, scope)
                 carried = stages.first_part(whole, View.of(before))
-                now = _write(kernel, store, carried, before, undo, owner)
+                now, journal = _write(kernel, store, journal, carried, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
@@ -103,21 +103,23 @@ def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
 def _write(
     kernel: Kernel,
     store: Store,
+    journal: Journal | None,
     carried: Carried,
     before: Snapshot,
     undo: dict[Target, Value],
     owner: str,
-) -> dict[Target, str]:
+) -> tuple[dict[Target, str], Journal | None]:
     """Write one round; undo collects what must be put back, the first value of each counts.
 
-    Returns the interrupts that cannot be moved, with the reason.
+    journal: what the store holds. Returns what cannot be had, with the reason, and what the store
+    holds then.
     """
     refused: dict[Target, str] = {}
-    boot, entries = kernel.boot_id(), carried.entries
-    journal = store.load()
     owner = owner or (journal.owner if journal else "")
-    if entries and journal != Journal(boot, entries, owner):
-        store.save(Journal(boot, entries, owner))
+    wanted = Journal(kernel.boot_id(), carried.entries, owner)
+    if wanted.entries and journal != wanted:
+        store.save(wanted)
+        journal = wanted
     devices = {c.target.device for c in carried.changes}
     view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))
@@ -125,22 +127,25 @@ def _write(
     changes = {c.target: c for c in carried.changes}
     for targets in phases({t: c.after for t, c in changes.items()}):
         phase = [changes[target] for target in targets]
-        view = View.of(kernel.observe(devices, *reads(t.item for t in targets)))
         optional = {t for t in carried.optional if view.read(t) is None}
         phase = [c for c in phase if c.target not in optional and c.target not in refused]
         born = _births(phase, view)
         if born:
             # What a new thread was born with is its original; known only now.
-            entries = tuple(_with_birth(e, born) for e in entries)
-            store.save(Journal(boot, entries, owner))
+            entries = tuple(_with_birth(e, born) for e in wanted.entries)
+            journal = wanted = replace(wanted, entries=entries)
+            store.save(wanted)
             _collect(undo, born)
-        now = write(kernel, view, [(c.target, c.after) for c in phase])
+        now = write(kernel, view, ((c.target, c.after) for c in phase)).refused
         if now:
             refused.update(now)
-            entries = tuple(replace(e, after=None) if e.target in now else e for e in entries)
-            store.save(Journal(boot, entries, owner))
-        read_back(kernel, devices, [c for c in phase if c.target not in now])
-    return refused
+            entries = tuple(
+                replace(e, after=None) if e.target in now else e for e in wanted.entries
+            )
+            journal = wanted = replace(wanted, entries=entries)
+            store.save(wanted)
+        view = read_back(kernel, view, devices, [c for c in phase if c.target not in now])
+    return refused, journal
 
 
 def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:

@@ -146,7 +146,7 @@ def _apply(args: argparse.Namespace) -> int:
     from rxlane.kernel import Linux
 
     kernel, store = Linux(), Store(args.state)
-    snapshot = kernel.observe()
+    snapshot = kernel.observe(None, None if args.confirm is not None else ())
     links = request.resolve(args.devices, snapshot)
     policy = replace(
         request.from_options(args.option, [li.name for li in links]),
@@ -205,7 +205,7 @@ def _watch(args: argparse.Namespace) -> int:
     from rxlane.watch import watch
 
     kernel, store = Linux(), Store(args.state)
-    names = [link.name for link in request.resolve(args.devices, kernel.observe())]
+    names = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
     policy = request.from_options(args.option, names)
     _need_root()
     confirm.refuse_second(kernel, store)
@@ -222,6 +222,7 @@ def _log(level: str, text: str) -> None:
 
 def _verify(args: argparse.Namespace) -> int:
     from rxlane import show
+    from rxlane.items import CHEAP_ITEMS
     from rxlane.journal import Store, load_current
     from rxlane.kernel import Linux
     from rxlane.verify import verify_entries
@@ -232,7 +233,8 @@ def _verify(args: argparse.Namespace) -> int:
         journal, _ = load_current(store, kernel.boot_id())
     written = () if journal is None else journal.entries
     entries = [entry for entry in written if entry.after is not None]
-    found = verify_entries(entries, kernel.observe())
+    items = {e.item for e in entries} | CHEAP_ITEMS
+    found = verify_entries(entries, kernel.observe(None, items))
     render = show.verify_json if args.json else show.verify_text
     sys.stdout.write(render(len(entries), found))
     return 1 if found else 0
@@ -248,7 +250,7 @@ def _rollback(args: argparse.Namespace) -> int:
     if args.orphaned and not _orphaned(store):
         return 0
     kernel = Linux()
-    devices = [link.name for link in request.resolve(args.devices, kernel.observe())]
+    devices = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
     _need_root()
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import types
 import typing
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from rxlane.errors import Kind, RxlaneError, printable
@@ -20,15 +21,30 @@ _T = TypeVar("_T")
 def to_plain(value: Any) -> Any:
     """Return dicts, lists, numbers and strings for a dataclass, a tuple or a plain value."""
     if is_dataclass(value):
-        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if _says(value, f)}
+        return {
+            name: own if type(own) in SCALARS else to_plain(own)
+            for name, default in _fields(type(value)).items()  # type: ignore[arg-type]
+            if (own := getattr(value, name)) != default
+        }
     if isinstance(value, tuple | list):
         return [to_plain(v) for v in value]
     return value
 
 
-def _says(value: Any, field: Field[Any]) -> bool:
-    """False for a field of stored.LATER at its default."""
-    return "later" not in field.metadata or getattr(value, field.name) != field.default
+SCALARS = frozenset((int, str, bool, type(None)))
+_ALWAYS = object()
+
+
+@cache
+def _fields(cls: type) -> dict[str, Any]:
+    """Return each field with the value at which it is left out: the default of stored.LATER."""
+    return {f.name: f.default if "later" in f.metadata else _ALWAYS for f in fields(cls)}
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return each field's type. Looked up once a class: a journal has thousands of entries."""
+    return typing.get_type_hints(cls)
 
 
 def from_plain(cls: type[_T], data: object, where: str = "") -> _T:
@@ -36,10 +52,9 @@ def from_plain(cls: type[_T], data: object, where: str = "") -> _T:
     where = where or cls.__name__.lower()
     if not isinstance(data, dict):
         raise _wrong(where, "no object")
-    hints = typing.get_type_hints(cls)
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    hints = _hints(cls)  # type: ignore[arg-type]
     for name in data:
-        if name not in known:
+        if name not in hints:
             raise _wrong(f"{where}.{printable(str(name), 30)}", "unknown field")
     built = {n: _convert(hints[n], v, f"{where}.{n}") for n, v in data.items()}
     try:
@@ -54,6 +69,11 @@ def _wrong(where: str, problem: str) -> RxlaneError:
 
 
 def _convert(hint: Any, value: object, where: str) -> Any:
+    if hint is str or hint is int:
+        # What most values are. bool is an int to isinstance, but true is no CPU number.
+        if type(value) is not hint:
+            raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
+        return value
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(typing.get_args(hint), value, where)
@@ -68,8 +88,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:
         return tuple(_convert(h, v, where) for h, v in zip(of, value, strict=True))
     if is_dataclass(hint):
         return from_plain(hint, value, where)  # type: ignore[arg-type]
-    # bool is an int to isinstance, but true is no CPU number.
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    if not isinstance(value, hint):
         raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
     return value
 

@@ -171,7 +171,7 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
     """Return what the devices are called now, with the settings of the host."""
     if pending.devices is None:
         return None
-    links = kernel.observe(steered=False).links
+    links = kernel.observe(None, ()).links
     return {HOST, *(link.name for link in links if link.ifindex in pending.devices)}
 
 

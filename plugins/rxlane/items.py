@@ -72,6 +72,10 @@ NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
 CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
 HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
+# Settings that cost most to read, a file or a request each: read only where they matter.
+COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *ETHTOOL_ITEMS))
+CHEAP_ITEMS = frozenset((*RX_ITEMS, *IRQ_ITEMS, *HOST_ITEMS)) - COSTLY_ITEMS
+EVERY_ITEM = CHEAP_ITEMS | COSTLY_ITEMS
 # The one order of writing: first what makes queues, and what resets them; a NAPI's first poll
 # finds its IRQ placed, threads exist once their mode is set, and flows are steered only when every
 # queue has its place.

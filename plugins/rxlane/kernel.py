@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from rxlane.ethtool import Ethtool
 from rxlane.items import (
     CPUS,
     DEFER,
+    ETHTOOL_ITEMS,
     FLUSH,
     IRQ_THREAD_CPUS,
     IRQ_THREAD_ITEMS,
@@ -50,17 +52,25 @@ QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
 UNMOVABLE = (errno.EPERM, errno.EIO)
 
+ETHTOOL = frozenset(ETHTOOL_ITEMS)
 Values = Mapping[str, Value]
+Job = tuple[int, Values]  # a NAPI's id and what to set
+WORKERS = 4
+PARALLEL = 16  # NAPIs for each worker from which starting it pays
 
 
 class Kernel(Protocol):
     """What apply() needs; tests put a simulated host in its place."""
 
     def observe(
-        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+        self, names: Collection[str] | None = None, items: Collection[str] | None = None
     ) -> Snapshot: ...
 
-    def write_napi(self, napi_id: int, values: Values) -> None: ...
+    def refresh(
+        self, before: Snapshot, names: Collection[str], items: Collection[str]
+    ) -> Snapshot: ...
+
+    def write_napis(self, jobs: Sequence[Job]) -> Mapping[int, RxlaneError]: ...
 
     def write_device(self, link: Link, values: Values) -> None: ...
 
@@ -82,6 +92,8 @@ class Kernel(Protocol):
 class Linux:
     """The kernel this process runs on."""
 
+    _checked: Link | None = None  # the device whose name was looked at last
+
     def __init__(self, root: str | Path = "/") -> None:
         self._sysfs = Sysfs(root)
         self._netdev = Netdev()
@@ -97,15 +109,21 @@ class Linux:
         return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
 
     def observe(
-        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+        self, names: Collection[str] | None = None, items: Collection[str] | None = None
     ) -> Snapshot:
-        """Read the host. steered: also RPS, RFS, XPS. tuned: also what ethtool knows."""
+        """Read the host. items: settings of interest, None for all."""
         # CPUs are read each time: a long-lived daemon sees them come and go.
         cpus = observe.topology(self._sysfs)
+        tuned = items is None or not ETHTOOL.isdisjoint(items)
         tunables = self._tools().tunables() if tuned else {}
         return observe.observe(
-            *(self._sysfs, self._netdev, self._capabilities, cpus, names, steered, tunables)
+            *(self._sysfs, self._netdev, self._capabilities, cpus, names, items, tunables)
         )
+
+    def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
+        """Read these settings again; which devices and queues there are is as before."""
+        tunables = None if ETHTOOL.isdisjoint(items) else self._tools().tunables()
+        return observe.refresh(self._sysfs, self._netdev, before, names, items, tunables)
 
     def _tools(self) -> Ethtool:
         # Opened late: most phases of an apply do not need it.
@@ -113,14 +131,39 @@ class Linux:
             self._ethtool = Ethtool()
         return self._ethtool
 
-    def write_napi(self, napi_id: int, values: Values) -> None:
-        """Set any of NAPI_ITEMS on one NAPI with a single message."""
-        packed = {
-            NAPI_ATTRIBUTE[item]: _number(item, values[item])
-            for item in NAPI_ATTRIBUTE
-            if item in values
-        }
-        self._netdev.napi_set(napi_id, packed)
+    def write_napis(self, jobs: Sequence[Job]) -> Mapping[int, RxlaneError]:
+        """Set any of NAPI_ITEMS, one message a NAPI; return what failed by position.
+
+        Switching threaded mode on waits for the new thread to be scheduled: several devices at a
+        time take a fraction of one after the other, most of all on busy CPUs.
+        """
+        packed = [(napi, _attributes(values)) for napi, values in jobs]
+        size = -(-len(packed) // WORKERS)
+        if size < PARALLEL:
+            return self._netdev.napi_set(packed)
+        failed: dict[int, RxlaneError] = {}
+        lost: list[Exception] = []
+
+        def work(start: int) -> None:
+            try:
+                netdev = Netdev()
+                try:
+                    found = netdev.napi_set(packed[start : start + size])
+                finally:
+                    netdev.close()
+                failed.update({start + at: error for at, error in found.items()})
+            except (RxlaneError, OSError) as error:
+                lost.append(error)
+
+        starts = range(0, len(packed), size)
+        workers = [threading.Thread(target=work, args=(start,)) for start in starts]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if lost:
+            raise lost[0]
+        return failed
 
     def write_device(self, link: Link, values: Values) -> None:
         """Set device-wide sysfs files; the name is checked to be still this device's."""
@@ -130,8 +173,12 @@ class Linux:
             self._sysfs.write(path, str(_number(item, value)))
 
     def _check(self, link: Link) -> None:
+        """Raise NO_DEVICE when the name is another device's by now; once for each look at it."""
+        if link is self._checked:
+            return
         if self._sysfs.number(f"sys/class/net/{link.name}/ifindex") != link.ifindex:
             raise RxlaneError(Kind.NO_DEVICE, "device is gone", device=link.name)
+        self._checked = link
 
     def write_irq(self, number: int, cpus: str) -> None:
         """Set where an IRQ may go; UNMOVABLE when the kernel keeps it to itself."""
@@ -184,7 +231,8 @@ class Linux:
         first: it never runs real-time outside the CPUs meant for that.
         """
         of_irq = not values.keys().isdisjoint(IRQ_THREAD_ITEMS)
-        if threads.read(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI) is None:
+        found = threads.read(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI)
+        if found is None:
             raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI's or IRQ's thread any more")
         cpus, sched = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED) if of_irq else (CPUS, SCHED)
         realtime = str(values.get(sched, "")).partition(":")[0] in REALTIME
@@ -194,13 +242,21 @@ class Linux:
             if item == cpus:
                 threads.set_cpus(pid, cpulist.parse(str(values[item])))
             else:
-                threads.set_sched(pid, str(values[item]))
+                threads.set_sched(found, str(values[item]))
 
 
 def _steering_text(item: str, value: Value) -> str:
     if item == RFS:
         return str(value)
     return cpulist.render_mask(() if value == OFF else cpulist.parse(str(value)))
+
+
+def _attributes(values: Values) -> dict[int, int]:
+    return {
+        number: _number(item, values[item])
+        for item, number in NAPI_ATTRIBUTE.items()
+        if item in values
+    }
 
 
 def _number(item: str, value: Value) -> int:

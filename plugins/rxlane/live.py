@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rxlane import rates
+from rxlane.items import CHEAP_ITEMS
 from rxlane.model import Link, Snapshot
 from rxlane.rates import Sample
 from rxlane.table import Style
@@ -42,7 +43,7 @@ def watch(wanted: Wanted, out: TextIO) -> None:
     from rxlane.kernel import Linux
 
     kernel = Linux()
-    loop(wanted, out, lambda: kernel.observe(wanted.devices, False, False), Counters(), time.sleep)
+    loop(wanted, out, lambda: kernel.observe(wanted.devices, CHEAP_ITEMS), Counters(), time.sleep)
 
 
 def loop(

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
 from rxlane.genl import Generic, generic_attrs
 from rxlane.model import Capabilities, Napi
-from rxlane.netlink import attr_uint, malformed, pack_attr, pack_u32
+from rxlane.netlink import NetlinkError, attr_uint, malformed, pack_attr, pack_u32
 
 
 def parse_napi(body: bytes) -> tuple[int, Napi]:
@@ -114,8 +114,12 @@ class Netdev(Generic):
         )
         return {row[0]: row[1] for row in found if row is not None}
 
-    def napi_set(self, napi_id: int, values: Mapping[int, int]) -> None:
-        """Set attributes of one NAPI; UNSUPPORTED without the op, KERNEL when it is refused."""
+    def napi_set(self, jobs: Sequence[tuple[int, Mapping[int, int]]]) -> dict[int, NetlinkError]:
+        """Set attributes of NAPIs, given as (id, {attribute: value}); return errors by position.
+
+        UNSUPPORTED without the op.
+        """
         if not self.has(u.NETDEV_CMD_NAPI_SET):
             raise RxlaneError(Kind.UNSUPPORTED, "kernel does not support NAPI_SET")
-        self.call(u.NETDEV_CMD_NAPI_SET, f"NAPI {napi_id}", pack_napi_set(napi_id, values))
+        requests = [(pack_napi_set(napi, values), f"NAPI {napi}") for napi, values in jobs]
+        return self.burst(u.NETDEV_CMD_NAPI_SET, requests)

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +27,7 @@ _ERROR = struct.Struct("=i")
 # Above what the kernel uses for one dump datagram (32 KiB, netlink_recvmsg()).
 BUFFER = 1 << 18
 TIMEOUT = struct.pack("@ll", 10, 0)  # struct timeval: no answer for 10 s is an error, not a hang
+BURST = 64  # requests in a datagram; the errors of all fit the receive buffer
 ATTEMPTS = 5  # for dumps that changed while they were read (NLM_F_DUMP_INTR)
 
 
@@ -77,6 +78,10 @@ def pack_ip(address: str) -> tuple[int, bytes] | None:
         return family, socket.inet_pton(family, address)
     except OSError:
         return None
+
+
+def padded(message: bytes) -> bytes:
+    return message + bytes(-len(message) % 4)
 
 
 def pack_message(kind: int, flags: int, seq: int, body: bytes) -> bytes:
@@ -179,22 +184,22 @@ class Socket:
         self._socket.sendto(message, (0, 0))
         return self._sequence
 
-    def _receive(self, sequence: int) -> Iterator[Message]:
-        """Yield the messages of one datagram that answer the request."""
+    def _receive(self, sequences: Container[int]) -> Iterator[Message]:
+        """Yield the messages of one datagram that answer these requests."""
         try:
             data, _, flags, _ = self._socket.recvmsg(BUFFER)
         except BlockingIOError:
             raise RxlaneError(Kind.KERNEL, "the kernel gave no netlink answer in 10 s") from None
         if flags & socket.MSG_TRUNC:
             raise malformed(f"datagram longer than {BUFFER} bytes")
-        return (m for m in parse_messages(data) if m.seq == sequence)
+        return (m for m in parse_messages(data) if m.seq in sequences)
 
     def request(self, kind: int, body: bytes, what: str) -> bytes:
         """Send one request with ACK; return the body of its answer (empty when there is none)."""
         sequence = self._send(kind, u.NLM_F_ACK, body)
         answer = b""
         while True:
-            for message in self._receive(sequence):
+            for message in self._receive((sequence,)):
                 if message.type == u.NLMSG_ERROR:
                     error = parse_ack(message, what)
                     if error is not None:
@@ -202,6 +207,39 @@ class Socket:
                     return answer
                 if message.type >= u.GENL_ID_CTRL:
                     answer = message.body
+
+    def burst(self, kind: int, requests: Sequence[tuple[bytes, str]]) -> dict[int, NetlinkError]:
+        """Send requests, given as (body, what), many at a time; return the errors by position.
+
+        Only the last of each datagram is acknowledged: the kernel takes them in order and answers
+        the others only with errors. A request that fails does not keep the rest from being done.
+        """
+        failed: dict[int, NetlinkError] = {}
+        for start in range(0, len(requests), BURST):
+            part = requests[start : start + BURST]
+            first, last = self._sequence + 1, self._sequence + len(part)
+            self._sequence = last
+            flags = [u.NLM_F_REQUEST] * (len(part) - 1) + [u.NLM_F_REQUEST | u.NLM_F_ACK]
+            messages = (
+                padded(pack_message(kind, flag, first + n, body))
+                for n, (flag, (body, _)) in enumerate(zip(flags, part, strict=True))
+            )
+            self._socket.sendto(b"".join(messages), (0, 0))
+            for message in self._answers(first, last):
+                at = message.seq - first
+                error = parse_ack(message, part[at][1])
+                if error is not None:
+                    failed[start + at] = error
+        return failed
+
+    def _answers(self, first: int, last: int) -> Iterator[Message]:
+        """Yield acknowledgements and errors of these requests until the last one's."""
+        while True:
+            for message in self._receive(range(first, last + 1)):
+                if message.type == u.NLMSG_ERROR:
+                    yield message
+                    if message.seq == last:
+                        return
 
     def dump(self, kind: int, body: bytes, what: str) -> list[bytes]:
         """Return the bodies of a dump, read again when the kernel says that it changed."""
@@ -217,7 +255,7 @@ class Socket:
         interrupted = False
         while True:
             # Only NLMSG_DONE or NLMSG_ERROR ends a dump: netdev's parts lack NLM_F_MULTI.
-            for message in self._receive(sequence):
+            for message in self._receive((sequence,)):
                 interrupted |= bool(message.flags & u.NLM_F_DUMP_INTR)
                 if message.type in (u.NLMSG_DONE, u.NLMSG_ERROR):
                     error = parse_ack(message, what)

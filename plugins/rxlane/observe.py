@@ -6,9 +6,27 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from rxlane import logins, rtnetlink, threads
-from rxlane.items import SYSCTL_ITEMS, WORKQUEUE
+from rxlane import uapi as u
+from rxlane.items import (
+    EVERY_ITEM,
+    IRQ_ITEMS,
+    IRQ_THREAD_ITEMS,
+    IRQ_THREADED,
+    NAPI_ITEMS,
+    RFS,
+    RPS,
+    STEERING_ITEMS,
+    SYSCTL_ITEMS,
+    THREAD_ITEMS,
+    THREADED,
+    THREADS_OF,
+    WORKQUEUE,
+    XPS,
+    XPS_RXQS,
+)
 from rxlane.model import (
     ATOM,
     CORE,
@@ -44,6 +62,13 @@ _IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp)(\d+)(?:@
 _TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)-tx-)(\d+)$", re.I)
 
 Named = tuple[str, int]  # rx or tx, and the queue
+_Row = TypeVar("_Row")
+# What older kernels set for whole devices only, by the attributes that newer ones take.
+DEVICE_WIDE = (
+    u.NETDEV_A_NAPI_DEFER_HARD_IRQS,
+    u.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
+    u.NETDEV_A_NAPI_THREADED,
+)
 
 
 def irq_queue(name: str) -> Named | None:
@@ -140,9 +165,13 @@ def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
     return found
 
 
-def _queue_numbers(sysfs: Sysfs, name: str, kind: str) -> list[int]:
-    found = sysfs.names(f"sys/class/net/{name}/queues")
-    return sorted(int(n[3:]) for n in found if re.fullmatch(rf"{kind}-\d+", n))
+def _queue_counts(sysfs: Sysfs, name: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {"rx": [], "tx": []}
+    for entry in sysfs.names(f"sys/class/net/{name}/queues"):
+        kind, _, number = entry.partition("-")
+        if kind in found and number.isdecimal():
+            found[kind].append(int(number))
+    return {kind: sorted(numbers) for kind, numbers in found.items()}
 
 
 def link_queues(
@@ -192,24 +221,27 @@ def _with_irq(
     return queue
 
 
-def steering(sysfs: Sysfs, device: str, queue: Queue) -> Queue:
-    """Add RPS and RFS of an RX queue, XPS of a TX queue."""
+def steering(
+    sysfs: Sysfs, device: str, queue: Queue, items: Collection[str] = STEERING_ITEMS
+) -> Queue:
+    """Add those of RPS and RFS of an RX queue, XPS of a TX queue, that are among the items."""
     base = f"sys/class/net/{device}/queues/{queue.kind}-{queue.index}"
+    found: dict[str, Any] = {}
     if queue.kind == "rx":
-        return replace(
-            queue,
-            rps_cpus=sysfs.mask(f"{base}/rps_cpus"),
-            rps_flow_cnt=sysfs.number(f"{base}/rps_flow_cnt"),
-        )
-    return replace(
-        queue,
-        xps_cpus=sysfs.mask(f"{base}/xps_cpus"),
-        xps_rxqs=sysfs.mask(f"{base}/xps_rxqs"),
-    )
+        if RPS in items:
+            found["rps_cpus"] = sysfs.mask(f"{base}/rps_cpus")
+        if RFS in items:
+            found["rps_flow_cnt"] = sysfs.number(f"{base}/rps_flow_cnt")
+    else:
+        if XPS in items:
+            found["xps_cpus"] = sysfs.mask(f"{base}/xps_cpus")
+        if XPS_RXQS in items:
+            found["xps_rxqs"] = sysfs.mask(f"{base}/xps_rxqs")
+    return replace(queue, **found) if found else queue
 
 
-def _with_steering(sysfs: Sysfs, link: Link) -> Link:
-    return replace(link, queues=tuple(steering(sysfs, link.name, q) for q in link.queues))
+def _with_steering(sysfs: Sysfs, link: Link, items: Collection[str]) -> Link:
+    return replace(link, queues=tuple(steering(sysfs, link.name, q, items) for q in link.queues))
 
 
 def sysctl_file(name: str) -> str:
@@ -278,28 +310,39 @@ def _link(
     tunables: tuple[Tunable, ...],
 ) -> Link:
     base = f"sys/class/net/{row.name}"
-    node = sysfs.number(f"{base}/device/numa_node")
-    if node is None:
-        node = sysfs.number(f"{base}/device/../numa_node")
-    counts = {k: _queue_numbers(sysfs, row.name, k) for k in ("rx", "tx")}
-    irqs = _device_irqs(sysfs, row.name)
-    queues = link_queues(counts, rows, napis, irqs, row.rx_allocated)
-    physical = _is_physical(sysfs, row.name)
+    # Most files of a device are in the folder of its hardware, which virtual ones lack.
+    real = sysfs.exists(f"{base}/device")
+    irqs = _device_irqs(sysfs, row.name) if real else {}
+    queues = link_queues(_queue_counts(sysfs, row.name), rows, napis, irqs, row.rx_allocated)
+    physical = real and _is_physical(sysfs, row.name)
     return Link(
         name=row.name,
         ifindex=row.ifindex,
         up=row.up,
         physical=physical,
-        driver=_driver(sysfs, row.name),
-        node=None if node is None or node < 0 else node,
-        threaded=sysfs.number(f"{base}/threaded"),
-        defer_hard_irqs=sysfs.number(f"{base}/napi_defer_hard_irqs"),
-        gro_flush_timeout=sysfs.number(f"{base}/gro_flush_timeout"),
-        napis=tuple(sorted(napis, key=lambda n: n.napi_id)),
+        driver=_driver(sysfs, row.name) if real else "",
+        node=_node(sysfs, base) if real else None,
+        **_device_wide(sysfs, base),
+        napis=_ascending(napis),
         queues=queues,
         tunables=tunables,
         below=() if physical else _below(sysfs, row.name),
     )
+
+
+def _node(sysfs: Sysfs, base: str) -> int | None:
+    node = sysfs.number(f"{base}/device/numa_node")
+    if node is None:
+        node = sysfs.number(f"{base}/device/../numa_node")
+    return None if node is None or node < 0 else node
+
+
+def _device_wide(sysfs: Sysfs, base: str) -> dict[str, int | None]:
+    return {
+        "threaded": sysfs.number(f"{base}/threaded"),
+        "defer_hard_irqs": sysfs.number(f"{base}/napi_defer_hard_irqs"),
+        "gro_flush_timeout": sysfs.number(f"{base}/gro_flush_timeout"),
+    }
 
 
 def _below(sysfs: Sysfs, name: str) -> tuple[str, ...]:
@@ -341,48 +384,50 @@ def _threads(sysfs: Sysfs, links: Iterable[Link]) -> tuple[Thread, ...]:
     return tuple(t for t in found if t is not None)
 
 
+# Settings of NAPIs and of what is found by them.
+BY_NAPI = frozenset((*IRQ_ITEMS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS))
+BY_IRQ = frozenset((*IRQ_ITEMS, IRQ_THREADED, *IRQ_THREAD_ITEMS))
+
+
 def observe(
     sysfs: Sysfs,
     netdev: Netdev,
     capabilities: Capabilities,
     cpus: Topology,
     names: Collection[str] | None = None,
-    steered: bool = True,
+    items: Collection[str] | None = None,
     tunables: Mapping[int, tuple[Tunable, ...]] | None = None,
 ) -> Snapshot:
     """Read the links called names (all when None) with everything that belongs to them.
 
-    steered: also RPS, RFS and XPS, which are four files for each pair of queues. tunables: what
-    their drivers keep, by ifindex.
+    items: settings of interest, None for all; with others the snapshot says None, which is not
+    known. tunables: what their drivers keep, by ifindex.
     """
+    asked = EVERY_ITEM if items is None else frozenset(items)
     # What only planning needs, which is always about the whole host.
-    planning = names is None
+    planning = names is None and THREADED in asked
     everything = rtnetlink.links()
-    rows = [r for r in everything if names is None or r.name in names]
     own = tunables or {}
-    napis: dict[int, list[Napi]] = {}
-    for ifindex, napi in netdev.napis():
-        napis.setdefault(ifindex, []).append(napi)
-    queues: dict[int, list[QueueRow]] = {}
-    for queue in netdev.queues():
-        queues.setdefault(queue.ifindex, []).append(queue)
+    napis = _by_link(netdev.napis()) if asked & BY_NAPI else {}
+    rows = _by_link((r.ifindex, r) for r in netdev.queues()) if asked & BY_NAPI else {}
     links = tuple(
-        _link(
-            *(sysfs, r, napis.get(r.ifindex, []), queues.get(r.ifindex, [])),
-            own.get(r.ifindex, ()),
-        )
-        for r in rows
+        _with_steering(sysfs, link, asked)
+        for r in everything
+        if names is None or r.name in names
+        for link in [
+            _link(
+                *(sysfs, r, napis.get(r.ifindex, []), rows.get(r.ifindex, [])),
+                own.get(r.ifindex, ()),
+            )
+        ]
     )
-    if steered:
-        links = tuple(_with_steering(sysfs, link) for link in links)
-    numbers = sorted({q.irq for link in links for q in link.queues if q.irq is not None})
     polling = {n.pid for link in links for n in link.napis}
     notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
     return Snapshot(
         capabilities=capabilities,
         topology=cpus,
         links=links,
-        irqs=_with_threads(sysfs, [_irq(sysfs, n) for n in numbers], polling),
+        irqs=_irqs(sysfs, links) if asked & BY_NAPI else (),
         threads=_threads(sysfs, links),
         notes=notes,
         sysctls=_sysctls(sysfs),
@@ -393,3 +438,57 @@ def observe(
         unreserved=unreserved(sysfs, cpus.online) if planning else (),
         stalld=planning and _runs(sysfs, sysfs.number("run/stalld.pid"), "stalld"),
     )
+
+
+def _by_link(rows: Iterable[tuple[int, _Row]]) -> dict[int, list[_Row]]:
+    found: dict[int, list[_Row]] = {}
+    for ifindex, row in rows:
+        found.setdefault(ifindex, []).append(row)
+    return found
+
+
+def _irqs(sysfs: Sysfs, links: Sequence[Link]) -> tuple[Irq, ...]:
+    numbers = sorted({q.irq for link in links for q in link.queues if q.irq is not None})
+    polling = {n.pid for link in links for n in link.napis}
+    return _with_threads(sysfs, [_irq(sysfs, n) for n in numbers], polling)
+
+
+def refresh(
+    sysfs: Sysfs,
+    netdev: Netdev,
+    before: Snapshot,
+    names: Collection[str],
+    items: Collection[str],
+    tunables: Mapping[int, tuple[Tunable, ...]] | None = None,
+) -> Snapshot:
+    """Return these links of an earlier snapshot with their present values of these settings.
+
+    Which devices and queues there are is not asked again, so nothing may have set them up anew.
+    """
+    asked = frozenset(items)
+    links = [link for link in before.links if link.name in names]
+    if asked & {*NAPI_ITEMS, *THREADS_OF[THREADED]}:
+        napis = _by_link(netdev.napis())
+        links = [replace(link, napis=_ascending(napis.get(link.ifindex, []))) for link in links]
+        if not set(before.capabilities.settable).issuperset(DEVICE_WIDE):
+            links = [_whole_device(sysfs, link) for link in links]
+    if tunables is not None:
+        links = [replace(link, tunables=tunables.get(link.ifindex, ())) for link in links]
+    links = [_with_steering(sysfs, link, asked) for link in links]
+    return replace(
+        before,
+        links=tuple(links),
+        irqs=_irqs(sysfs, links) if asked & BY_IRQ else before.irqs,
+        threads=_threads(sysfs, links) if asked & {*THREADS_OF[THREADED]} else before.threads,
+        sysctls=_sysctls(sysfs) if asked & {*SYSCTL_ITEMS} else before.sysctls,
+        workqueue_cpus=sysfs.mask(WORKQUEUES) if WORKQUEUE in asked else before.workqueue_cpus,
+    )
+
+
+def _ascending(napis: Iterable[Napi]) -> tuple[Napi, ...]:
+    return tuple(sorted(napis, key=lambda n: n.napi_id))
+
+
+def _whole_device(sysfs: Sysfs, link: Link) -> Link:
+    wide = _device_wide(sysfs, f"sys/class/net/{link.name}")
+    return replace(link, **wide)  # type: ignore[arg-type]

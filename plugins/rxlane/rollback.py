@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import stages
+from rxlane.items import CHEAP_ITEMS
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
@@ -14,7 +15,7 @@ from rxlane.plan import Entry, Journal, Target
 from rxlane.revert import dormant, renamed
 from rxlane.settings import View
 from rxlane.verify import NO_THREAD, absence
-from rxlane.writing import put_back, reads
+from rxlane.writing import put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def bring_back(
     journal, notes = load_current(store, kernel.boot_id())
     if journal is None:
         return RolledBack(0, (), notes)
-    before = kernel.observe(steered=False, tuned=False)
+    wanted = {e.item for e in journal.entries} | CHEAP_ITEMS
+    before = kernel.observe(None, wanted)
     here = renamed(journal.entries, before.links)
     mine = [
         e
@@ -59,8 +61,8 @@ def bring_back(
         if (devices is None or e.device in devices) and (items is None or e.item in items)
     ]
     goal = {e.target: e.before for e in mine if e.before is not None}
-    written, failed = put_back(kernel, goal)
-    waiting = _waiting(kernel.observe(None, *reads(e.item for e in mine)), mine)
+    written, failed = put_back(kernel, goal, before)
+    waiting = _waiting(kernel.observe(None, wanted), mine)
     others = set(here).difference(mine)
     away = dormant(journal.entries, before.links)
     if devices is None:

@@ -14,9 +14,12 @@ from dataclasses import replace
 from rxlane.hardware import totals
 from rxlane.items import (
     CHANNEL_ITEMS,
+    CHEAP_ITEMS,
     ETHTOOL_ITEMS,
+    EVERY_ITEM,
     RESET_ITEMS,
-    STEERING_ITEMS,
+    RFS,
+    RPS,
     TX_ITEMS,
     XPS_ITEMS,
     Value,
@@ -108,12 +111,18 @@ def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapsho
     return replace(snapshot, links=tuple(left(link) for link in snapshot.links))
 
 
-def reads(policy: Policy, items: Collection[str]) -> tuple[bool, bool]:
-    """Return whether steering and what ethtool knows must be read: reading them costs most.
+def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:
+    """Return the settings that must be read to plan: steering and what ethtool knows cost most.
 
     items: those of the journal. What a reset may lose is read before it.
     """
-    steering = any(i in STEERING_ITEMS for i in items) or bool(policy.steering)
-    resets = any(i in RESET_ITEMS for i in items) or any(s.resets for s in policy.sections)
-    tuned = any(i in ETHTOOL_ITEMS for i in items) or policy.tunes
-    return steering or resets, tuned or resets
+    if any(i in RESET_ITEMS for i in items) or any(s.resets for s in policy.sections):
+        return EVERY_ITEM
+    found = {*CHEAP_ITEMS, *items}
+    if policy.tunes:
+        found.update(ETHTOOL_ITEMS)
+    for section in policy.steering:
+        found.update((RPS,) if section.rps is not None else ())
+        found.update((RFS,) if section.rfs is not None else ())
+        found.update(XPS_ITEMS if section.xps is not None else ())
+    return frozenset(found)

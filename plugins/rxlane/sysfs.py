@@ -30,7 +30,7 @@ class Sysfs:
             # Plain system calls: an apply reads thousands of these, and open() makes twice as many.
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return _contents(descriptor).decode("utf-8", "replace").strip()
+                return _contents(descriptor, name).decode("utf-8", "replace").strip()
             finally:
                 os.close(descriptor)
         except OSError:
@@ -74,6 +74,9 @@ class Sysfs:
         except OSError:
             return []
 
+    def exists(self, name: str) -> bool:
+        return os.path.exists(self.path(name))
+
     def folders(self, directory: str) -> list[str]:
         """Return the names of real directories inside, links not followed."""
         try:
@@ -103,11 +106,17 @@ class Sysfs:
             raise RxlaneError(Kind.KERNEL, problem) from error
 
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 READ_SIZE = 1 << 16  # bytes; lists and masks of 8192 CPUs are shorter, so one read mostly does
 
 
-def _contents(descriptor: int) -> bytes:
+def _contents(descriptor: int, name: str) -> bytes:
+    """Read to the end. What is no full page is whole after one read in sysfs, and so is a task's
+    stat; elsewhere in /proc a read may end between two lines.
+    """
     parts = []
     while part := os.read(descriptor, READ_SIZE):
         parts.append(part)
+        if len(part) % PAGE and (name.startswith("sys/") or name.endswith("/stat")):
+            break
     return b"".join(parts)

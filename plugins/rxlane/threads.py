@@ -76,22 +76,29 @@ def set_cpus(pid: int, cpus: Iterable[int]) -> None:
         raise _failed(pid, f"CPUs {sorted(wanted)}", error) from error
 
 
-def set_sched(pid: int, sched: str) -> None:
+def set_sched(thread: Thread, sched: str) -> None:
     """Set what Thread.sched shows: POLICY:NICE, or POLICY:PRIORITY[:NICE] when real-time."""
+    pid = thread.pid
     policy, _, numbers = sched.partition(":")
     number, _, nice = numbers.partition(":")
     try:
         if policy in REALTIME:
             parameter = os.sched_param(int(number))
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], parameter)
-            os.setpriority(os.PRIO_PROCESS, pid, int(nice or 0))
+            _renice(thread, int(nice or 0))
         elif policy in FAIR:
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, pid, int(number))
+            _renice(thread, int(number))
         else:
             raise RxlaneError(Kind.UNSUPPORTED, f"scheduling class {policy} cannot be set")
     except OSError as error:
         raise _failed(pid, sched, error) from error
+
+
+def _renice(thread: Thread, nice: int) -> None:
+    """Set the nice value where it differs; a change of class keeps it."""
+    if nice != thread.nice:
+        os.setpriority(os.PRIO_PROCESS, thread.pid, nice)
 
 
 def _failed(pid: int, what: str, error: OSError) -> RxlaneError:

@@ -37,6 +37,7 @@ from rxlane.profile import unquote
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
+from rxlane.stages import reads
 from rxlane.verify import CHANGED, absence
 
 NEEDS = "rxlane's TuneD plugins need TuneD 2.25 or newer: this one cannot order plugin instances"
@@ -143,7 +144,7 @@ class Adapter:
         """
         try:
             policy = self.policy(rows)
-            snapshot = self._open_kernel().observe(steered=bool(policy.steering))
+            snapshot = self._open_kernel().observe(None, reads(policy, ()))
             plan = decide(snapshot, policy)
         except (RxlaneError, OSError) as error:
             return _failure(error)

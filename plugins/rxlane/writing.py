@@ -7,35 +7,34 @@ An interrupt that the kernel keeps to itself fails nothing: it is reported.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from rxlane import stages
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,
+    CHEAP_ITEMS,
     ETHTOOL_ITEMS,
     IRQ_ITEMS,
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
+    NAPI_ITEMS,
+    RESET_ITEMS,
     STEERING_ITEMS,
     THREAD_ITEMS,
+    THREADS_OF,
     Value,
 )
-from rxlane.kernel import Kernel
-from rxlane.model import Link, Thread
+from rxlane.kernel import Job, Kernel
+from rxlane.model import Link, Snapshot, Thread
 from rxlane.plan import HOST, WHOLE, Change, Target, phases
 from rxlane.settings import View
 from rxlane.verify import absence
 
-
-def reads(items: Iterable[str]) -> tuple[bool, bool]:
-    """Return whether any of these settings is about steering or ethtool: both cost most to read."""
-    known = set(items)
-    return not known.isdisjoint(STEERING_ITEMS), not known.isdisjoint(ETHTOOL_ITEMS)
-
-
 # What a driver or an interrupt may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
+Group = tuple[str, int, dict[str, Value]]  # device, queue, and what is written together
 
 
 def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
@@ -49,28 +48,82 @@ def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
     return target.device, target.queue, target.item if alone else thread
 
 
-def write(kernel: Kernel, view: View, wanted: list[tuple[Target, Value]]) -> dict[Target, str]:
-    """Write what differs, one call for all settings of a queue or device that go together.
+@dataclass(slots=True)
+class Outcome:
+    """written: how many settings. failed: in the order of writing.
 
-    Returns what cannot be had, with the reason: interrupts that cannot be moved or switched, and
+    refused: what cannot be had, with the reason: interrupts that cannot be moved or switched, and
     what a driver lacks. An interrupt that is not switched gets no thread either.
     """
-    refused = {}
-    differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
-    for (device, queue, _), group in groupby(differing, key=_group):
-        values = {target.item: value for target, value in group}
-        try:
-            _write_one(kernel, view, device, queue, values)
-        except RxlaneError as error:
+
+    written: int = 0
+    refused: dict[Target, str] = field(default_factory=dict)
+    failed: list[RxlaneError | OSError] = field(default_factory=list)
+
+    def note(self, group: Group, error: RxlaneError | OSError | None) -> None:
+        """Take in how writing a group ended."""
+        device, queue, values = group
+        if error is None:
+            self.written += len(values)
+            return
+        if isinstance(error, RxlaneError):
             lacking = error.kind is Kind.UNSUPPORTED and values.keys() <= LACKING
             if error.kind is Kind.UNMOVABLE or lacking:
                 items = (*values, *(IRQ_THREAD_ITEMS if IRQ_THREADED in values else ()))
-                refused.update({Target(device, queue, item): error.problem for item in items})
-                continue
+                self.refused |= {Target(device, queue, item): error.problem for item in items}
+                return
             if error.device is None:
                 error.device, error.queue = device, None if queue == WHOLE else queue
-            raise
-    return refused
+        self.failed.append(error)
+
+
+def write(
+    kernel: Kernel, view: View, wanted: Iterable[tuple[Target, Value]], go_on: bool = False
+) -> Outcome:
+    """Write what differs, one call for all settings of a queue or device that go together.
+
+    go_on: after a failure, too; else the first is raised. NAPIs are set many at a time, so some may
+    have been after one that failed.
+    """
+    outcome = Outcome()
+    differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
+    groups: list[Group] = [
+        (device, queue, {target.item: value for target, value in group})
+        for (device, queue, _), group in groupby(differing, key=_group)
+    ]
+    jobs: list[tuple[Group, Job]] = []
+    for group in groups:
+        try:
+            napi = _napi(view, group)
+            if napi is not None:
+                jobs.append((group, (napi, group[2])))
+                continue
+            _write_one(kernel, view, *group)
+            outcome.note(group, None)
+        except (RxlaneError, OSError) as error:
+            outcome.note(group, error)
+            if outcome.failed and not go_on:
+                raise
+    if jobs:
+        failed = kernel.write_napis([job for _, job in jobs])
+        for at, (group, _) in enumerate(jobs):
+            outcome.note(group, failed.get(at))
+    if outcome.failed and not go_on:
+        raise outcome.failed[0]
+    return outcome
+
+
+def _napi(view: View, group: Group) -> int | None:
+    """Return the id of the NAPI that the group's settings are of, None when they are of none."""
+    device, queue, values = group
+    first = next(iter(values))
+    if first not in NAPI_ITEMS or queue == WHOLE:
+        return None
+    target = Target(device, queue, first)
+    lane = view.lane(target)
+    if lane is None or lane.napi is None:
+        raise RxlaneError(Kind.KERNEL, absence(view, target))
+    return lane.napi.napi_id
 
 
 def _write_one(
@@ -95,13 +148,8 @@ def _write_one(
     target = Target(device, queue, first)
     if first in THREAD_ITEMS:
         kernel.write_thread(_thread(view, target).pid, values)
-    elif first in IRQ_ITEMS or first == IRQ_THREADED:
-        _write_irq(kernel, view, target, str(values[first]))
     else:
-        lane = view.lane(target)
-        if lane is None or lane.napi is None:
-            raise RxlaneError(Kind.KERNEL, absence(view, target))
-        kernel.write_napi(lane.napi.napi_id, values)
+        _write_irq(kernel, view, target, str(values[first]))
 
 
 def _thread(view: View, target: Target) -> Thread:
@@ -131,52 +179,78 @@ def _link(view: View, device: str) -> Link:
     return link
 
 
-def read_back(kernel: Kernel, devices: Collection[str], phase: Iterable[Change]) -> None:
+def read_back(
+    kernel: Kernel, view: View, devices: Collection[str], phase: Iterable[Change]
+) -> View:
+    """Raise KERNEL unless every setting of the phase is as wanted; return the host as it is now."""
     phase = list(phase)
-    view = View.of(kernel.observe(devices, *reads(c.target.item for c in phase)))
-    for change in phase:
-        found = view.read(change.target)
-        if found != change.after:
-            target = change.target
-            raise RxlaneError(
-                Kind.KERNEL,
-                f"{target.item} was set to {change.after} and reads"
-                f" {absence(view, target) if found is None else found}",
-                device=target.device,
-                queue=None if target.queue == WHOLE else target.queue,
-            )
+    after = _after(kernel, view, devices, {c.target.item for c in phase})
+    if any(after.read(c.target) != c.after for c in phase):
+        # Whether the queue or the device is gone is seen only by looking at everything.
+        after = View.of(kernel.observe(devices, {c.target.item for c in phase} | CHEAP_ITEMS))
+        for change in phase:
+            _check(after, change)
+    return after
 
 
-def put_back(kernel: Kernel, values: dict[Target, Value]) -> tuple[int, list[str]]:
+def _check(view: View, change: Change) -> None:
+    found = view.read(change.target)
+    if found != change.after:
+        target = change.target
+        raise RxlaneError(
+            Kind.KERNEL,
+            f"{target.item} was set to {change.after} and reads"
+            f" {absence(view, target) if found is None else found}",
+            device=target.device,
+            queue=None if target.queue == WHOLE else target.queue,
+        )
+
+
+def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collection[str]) -> View:
+    """Look again at the settings that were written, and at the threads that come with them."""
+    wanted = {*items, *(item for mode in items for item in THREADS_OF.get(mode, ()))}
+    if wanted.isdisjoint(RESET_ITEMS):
+        return View.of(kernel.refresh(view.snapshot, devices, wanted))
+    return View.of(kernel.observe(devices, wanted | CHEAP_ITEMS))
+
+
+def put_back(
+    kernel: Kernel, values: dict[Target, Value], before: Snapshot | None = None
+) -> tuple[int, list[str]]:
     """Write values wherever they differ, going on after a failure; first those of queues that go.
 
-    Returns how many were written and one line for each that could not be. A setting without a
-    present value (its thread ended with the mode) needs nothing.
+    before: the host with all these settings, where the caller has just looked. Returns how many
+    were written and one line for each that could not be. A setting without a present value (its
+    thread ended with the mode) needs nothing.
     """
     devices = {t.device for t in values}
+    items = {t.item for t in values} | CHEAP_ITEMS
+    view = View.of(kernel.observe(devices, items) if before is None else before)
     written, failed = 0, list[str]()
     leaving = {}
     if any(t.item in CHANNEL_ITEMS for t in values):
-        leaving = stages.leaving(values, View.of(kernel.observe(devices, False, True)))
+        leaving = stages.leaving(values, view)
     for part in (leaving, values) if leaving else (values,):
-        count, problems = _put_back(kernel, part, devices)
+        count, problems = _put_back(kernel, view, part, items)
         written, failed = written + count, failed + problems
+        view = view if part is values else View.of(kernel.observe(devices, items))
     return written, failed
 
 
 def _put_back(
-    kernel: Kernel, values: Mapping[Target, Value], devices: Collection[str]
+    kernel: Kernel, view: View, values: Mapping[Target, Value], items: Collection[str]
 ) -> tuple[int, list[str]]:
     written, failed = 0, []
+    devices = {t.device for t in values}
     for targets in phases(values):
-        view = View.of(kernel.observe(devices, *reads(t.item for t in targets)))
         due = [(t, values[t]) for t in targets if view.read(t) not in (None, values[t])]
-        for _, group in groupby(sorted(due, key=_group), key=_group):
-            wanted = list(group)
-            try:
-                refused = write(kernel, view, wanted)
-                written += len(wanted) - len(refused)
-                failed += [f"{target}: {why}" for target, why in refused.items()]
-            except (RxlaneError, OSError) as error:
-                failed.append(str(error))
+        outcome = write(kernel, view, due, go_on=True)
+        written += outcome.written
+        failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
+        failed += [str(error) for error in outcome.failed]
+        changed = {t.item for t, _ in due}
+        if changed & {*RESET_ITEMS}:
+            view = View.of(kernel.observe(devices, items))
+        elif changed & {*THREADS_OF}:
+            view = _after(kernel, view, devices, changed)
     return written, failed

@@ -55,7 +55,7 @@ def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     tunables = {link.ifindex: link.tunables for link in host.links}
     answers, cpus = cast(Netdev, Answers(host)), observe.topology(sysfs)
     with mock.patch.object(rtnetlink, "links", lambda: rows):
-        read = observe.observe(sysfs, answers, host.capabilities, cpus, None, True, tunables)
+        read = observe.observe(sysfs, answers, host.capabilities, cpus, None, None, tunables)
     found = {sysctl.name for sysctl in read.sysctls}
     return replace(
         host,

@@ -7,13 +7,14 @@ with their modes, gives new threads new pids, and can fail, lie or be killed at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import ETHTOOL_ITEMS, STEERING_ITEMS
 from rxlane.journal import Store
 from rxlane.model import (
     Capabilities,
@@ -202,14 +203,18 @@ class SimHost:
     def boot_id(self) -> str:
         return self.boot
 
+    def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
+        return self.observe(names)
+
     def observe(
-        self, names: Collection[str] | None = None, steered: bool = True, tuned: bool = True
+        self, names: Collection[str] | None = None, items: Collection[str] | None = None
     ) -> Snapshot:
+        """What was not asked for is not there, as with the kernel where reading it costs much."""
         links = tuple(li for n, li in self.links.items() if names is None or n in names)
-        if not tuned:
+        if items is not None and not {*ETHTOOL_ITEMS} & {*items}:
             links = tuple(replace(li, tunables=()) for li in links)
-        if not steered:
-            links = tuple(_unsteered(li) for li in links)
+        links = tuple(_unsteered(li, {*STEERING_ITEMS} - {*(items or ())}) if items is not None
+                      else li for li in links)  # fmt: skip
         pids = {n.pid for li in links for n in li.napis}
         threads = tuple(t for p, t in sorted(self.threads.items()) if p in pids)
         return Snapshot(
@@ -266,6 +271,17 @@ class SimHost:
             self.links[one.name] = replace(one, napis=napis)
 
         self._write(f"napi {napi_id} {dict(values)}", change)
+
+    def write_napis(
+        self, jobs: Sequence[tuple[int, Mapping[str, int | str]]]
+    ) -> dict[int, RxlaneError]:
+        failed = {}
+        for at, (napi_id, values) in enumerate(jobs):
+            try:
+                self.write_napi(napi_id, values)
+            except RxlaneError as error:
+                failed[at] = error
+        return failed
 
     def _changed(self, one: Link, napi: Napi, values: Mapping[str, int | str]) -> Napi:
         for item, value in values.items():
@@ -441,8 +457,8 @@ def _with_timer(napi: Napi, item: str, value: int) -> Napi:
     return replace(napi, irq_suspend_timeout=value)
 
 
-def _unsteered(link: Link) -> Link:
-    nothing: dict[str, Any] = dict.fromkeys(("rps_cpus", "rps_flow_cnt", "xps_cpus", "xps_rxqs"))
+def _unsteered(link: Link, items: Collection[str]) -> Link:
+    nothing: dict[str, Any] = {item.replace("-", "_"): None for item in items}
     return replace(link, queues=tuple(replace(q, **nothing) for q in link.queues))
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rxlane import genl, netlink, rtnetlink, uapi
 from rxlane.errors import Kind, RxlaneError
+from rxlane.kernel import Linux
 from rxlane.model import Capabilities
 from rxlane.netdev import Netdev, QueueRow, pack_napi_set, parse_napi, parse_queue
-from rxlane.netlink import Message, NetlinkError
+from rxlane.netlink import Message
 
 GENL = struct.pack("=BBH", 0, 1, 0)
 FAMILY = 31
@@ -251,7 +252,7 @@ def test_probing_stock_6_12(monkeypatch: pytest.MonkeyPatch) -> None:
     netdev, _ = opened(monkeypatch, [family(10, 11, 13)])
     assert netdev.capabilities() == Capabilities(netdev=True)
     with pytest.raises(RxlaneError) as caught:
-        netdev.napi_set(1, {8: 1})
+        netdev.napi_set([(1, {8: 1})])
     assert caught.value.kind is Kind.UNSUPPORTED
     assert str(caught.value) == "kernel does not support NAPI_SET"
 
@@ -268,9 +269,65 @@ def test_refused_set_carries_the_kernels_words(monkeypatch: pytest.MonkeyPatch) 
     flags = uapi.NLM_F_CAPPED | uapi.NLM_F_ACK_TLVS
     refusal = [message(uapi.NLMSG_ERROR, error_body(errno.ERANGE, words), flags=flags)]
     netdev, fake = opened(monkeypatch, [family(10, 11, 14), refusal])
-    with pytest.raises(NetlinkError, match="NAPI 7: integer out of range"):
-        netdev.napi_set(7, {8: 3})
+    failed = netdev.napi_set([(7, {8: 3})])
+    assert {at: str(error) for at, error in failed.items()} == {0: "NAPI 7: integer out of range"}
     assert fake.sent[-1].endswith(genl.pack_command(14, 1) + pack_napi_set(7, {8: 3}))
+
+
+class Setter(FakeSocket):
+    """Answers napi-sets as the kernel does: errors always, else only what asks for it."""
+
+    def __init__(self, bad: set[int]) -> None:
+        super().__init__([family(10, 11, 14)])
+        self.bad = bad
+        self.order: list[int] = []
+
+    def sendto(self, data: bytes, where: object) -> None:
+        if not self.order and not self.sent:
+            super().sendto(data, where)
+            return
+        self.sent.append(data)
+        answers = []
+        for one in netlink.parse_messages(data):
+            number = dict(netlink.parse_attrs(one.body, 4))[uapi.NETDEV_A_NAPI_ID]
+            self.order.append(int.from_bytes(number, "little"))
+            code = errno.ENOENT if self.order[-1] in self.bad else 0
+            if code or one.flags & uapi.NLM_F_ACK:
+                body = error_body(code)
+                answers.append(message(uapi.NLMSG_ERROR, body, one.seq, uapi.NLM_F_CAPPED))
+        self.queue = iter(answers)
+
+
+@pytest.mark.parametrize("bad", [set(), {1}, {63, 64, 65}, {150}, set(range(1, 151))])
+def test_many_are_set_in_few_datagrams(monkeypatch: pytest.MonkeyPatch, bad: set[int]) -> None:
+    """Errors are told of the right NAPI, wherever in a datagram it stands."""
+    fake = Setter(bad)
+    monkeypatch.setattr(socket, "socket", lambda *_: fake)
+    netdev = Netdev()
+    failed = netdev.napi_set([(n, {8: 1}) for n in range(1, 151)])
+    assert fake.order == list(range(1, 151)) and len(fake.sent) == 1 + 3
+    assert {at + 1 for at in failed} == bad
+    assert all(str(e) == f"NAPI {at + 1}: No such file or directory" for at, e in failed.items())
+
+
+def test_workers_tell_errors_by_the_callers_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Part:
+        def napi_set(self, jobs: list[tuple[int, object]]) -> dict[int, RxlaneError]:
+            done.extend(napi for napi, _ in jobs)
+            bad = [at for at, (napi, _) in enumerate(jobs) if napi % 50 == 0]
+            return {at: RxlaneError(Kind.KERNEL, f"NAPI {jobs[at][0]}") for at in bad}
+
+        def capabilities(self) -> Capabilities:
+            return Capabilities()
+
+        def close(self) -> None:
+            pass
+
+    done: list[int] = []
+    monkeypatch.setattr("rxlane.kernel.Netdev", Part)
+    failed = Linux().write_napis([(n, {"threaded": "on"}) for n in range(1000)])
+    assert sorted(done) == list(range(1000))
+    assert {at: str(e) for at, e in failed.items()} == {n: f"NAPI {n}" for n in range(0, 1000, 50)}
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 200])

@@ -8,6 +8,7 @@ import pytest
 
 from rxlane import threads
 from rxlane.errors import RxlaneError
+from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 
 
@@ -15,6 +16,9 @@ def stat_line(name: str, flags: int, nice: int, priority: int, policy: int) -> s
     fields = ["S", "2", "0", "0", "0", "-1", str(flags), *["0"] * 9, str(nice), "1", *["0"] * 19]
     fields += [str(priority), str(policy), "0", "0", "0"]
     return f"77 ({name}) " + " ".join(fields)
+
+
+GONE = Thread(2**22 + 1, "napi/x", "other", 0, 0, (0,))
 
 
 def test_fields_of_stat() -> None:
@@ -64,7 +68,7 @@ def test_setting_a_thread_that_is_gone() -> None:
     with pytest.raises(RxlaneError, match="No such process"):
         threads.set_cpus(2**22 + 1, [0])
     with pytest.raises(RxlaneError, match="No such process"):
-        threads.set_sched(2**22 + 1, "other:5")
+        threads.set_sched(GONE, "other:5")
     with pytest.raises(RxlaneError) as caught:
-        threads.set_sched(2**22 + 1, "deadline:0")
+        threads.set_sched(GONE, "deadline:0")
     assert caught.value.kind.unsupported
