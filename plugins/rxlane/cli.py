@@ -8,6 +8,7 @@ refused and nothing was changed.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -288,10 +289,19 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
+def _ends_soon(args: argparse.Namespace) -> bool:
+    waits = (getattr(args, name, None) is not None for name in ("watch", "confirm"))
+    return args.verb != "watch" and not any(waits)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; every failure is one line on stderr."""
     args = _parser().parse_args(argv)
     try:
+        if _ends_soon(args):
+            # Nothing of thousands of queues is garbage before the end, and looking for it takes
+            # a fifth of the time.
+            gc.disable()
         status = VERBS[args.verb](args)
         sys.stdout.flush()
         return status

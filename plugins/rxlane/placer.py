@@ -186,6 +186,21 @@ class Placer:
         self.note(best, one.exclusive)
         return best
 
+    def _take_many(self, one: Request, count: int) -> list[int]:
+        """Take the best CPU so many times; only what a lane changes is weighed again."""
+        costs = {n: (*self._cost(n, one), n) for n in one.pool}
+        found = []
+        for _ in range(count):
+            best = min(costs.values())[-1]
+            self.note(best, one.exclusive)
+            found.append(best)
+            cpu = self._cpus[best]
+            beside = {best, *cpu.siblings}
+            if one.spread:
+                beside.update(n for n in costs if self._cpus[n].llc == cpu.llc)
+            costs.update({n: (*self._cost(n, one), n) for n in beside if n in costs})
+        return found
+
     def ordinary(self, node: int | None) -> tuple[int, ...]:
         """Return the node's housekeeping CPUs that no poller has; others where it has none.
 
@@ -220,7 +235,7 @@ class Placer:
         cpus = tuple(n for row in rows for n in row.cpus)
         own = requests[: len(cpus)] if one.exclusive else requests
         before = Counter({n: self.taken.get(n, 0) for n in cpus})
-        picks = [self.take(replace(r, pool=cpus)) for r in own]
+        picks = self._take_many(replace(one, pool=cpus), len(own))
         after = Counter({n: self.taken.get(n, 0) for n in cpus})
         level = min(after.values())
         for row in rows:
