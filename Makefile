@@ -28,7 +28,7 @@ DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py alloc
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit hosts lint debs tool-debs kernel-tree kernel-refresh series integration check \
-	check-series check-debug check-long check-variants demo bench clean
+	check-series check-debug check-long check-variants demo bench bench-cost clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -99,6 +99,9 @@ demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 
 bench: setup debs ## the figures of the seeds as ratios, with plots
 	$(PYTHON) tests/bench/run.py $(ARGS)
+
+bench-cost: venv ## what laying out 4096 queues costs, on this machine's kernel (root)
+	$(PYTHON) tests/bench/cost.py $(ARGS)
 
 clean: ## remove build/ (the cache of kernels and roots stays)
 	rm -rf build

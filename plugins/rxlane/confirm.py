@@ -8,7 +8,6 @@ pollers hold every CPU. So a process of its own waits (guard.py), told by a reco
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -69,7 +68,7 @@ def arm(
     """
     scope = None if devices is None else tuple(sorted(devices))
     deadline = boottime() + seconds * 10**9
-    pending = Pending(kernel.boot_id(), secrets.token_hex(8), deadline, scope, login)
+    pending = Pending(kernel.boot_id(), os.urandom(8).hex(), deadline, scope, login)
     with store.lock():
         store.pending.save(pending)
     try:

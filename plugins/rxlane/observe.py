@@ -308,7 +308,9 @@ def _link(
     napis: Sequence[Napi],
     rows: Sequence[QueueRow],
     tunables: tuple[Tunable, ...],
+    wide: bool,
 ) -> Link:
+    """wide: with what is set for the whole device."""
     base = f"sys/class/net/{row.name}"
     # Most files of a device are in the folder of its hardware, which virtual ones lack.
     real = sysfs.exists(f"{base}/device")
@@ -322,11 +324,12 @@ def _link(
         physical=physical,
         driver=_driver(sysfs, row.name) if real else "",
         node=_node(sysfs, base) if real else None,
-        **_device_wide(sysfs, base),
+        **(_device_wide(sysfs, base) if wide else {}),
         napis=_ascending(napis),
         queues=queues,
         tunables=tunables,
-        below=() if physical else _below(sysfs, row.name),
+        # Named where a virtual device has nothing to lay out itself.
+        below=() if physical or napis else _below(sysfs, row.name),
     )
 
 
@@ -401,13 +404,18 @@ def observe(
     """Read the links called names (all when None) with everything that belongs to them.
 
     items: settings of interest, None for all; with others the snapshot says None, which is not
-    known. tunables: what their drivers keep, by ifindex.
+    known, and without any it has the devices' names only. tunables: what their drivers keep, by
+    ifindex.
     """
     asked = EVERY_ITEM if items is None else frozenset(items)
     # What only planning needs, which is always about the whole host.
     planning = names is None and THREADED in asked
     everything = rtnetlink.links()
+    if not asked:
+        bare = (Link(r.name, r.ifindex, r.up, False) for r in everything)
+        return Snapshot(capabilities, cpus, tuple(bare))
     own = tunables or {}
+    wide = items is None or _sets_whole_devices(capabilities)
     napis = _by_link(netdev.napis()) if asked & BY_NAPI else {}
     rows = _by_link((r.ifindex, r) for r in netdev.queues()) if asked & BY_NAPI else {}
     links = tuple(
@@ -418,6 +426,7 @@ def observe(
             _link(
                 *(sysfs, r, napis.get(r.ifindex, []), rows.get(r.ifindex, [])),
                 own.get(r.ifindex, ()),
+                wide,
             )
         ]
     )
@@ -470,7 +479,7 @@ def refresh(
     if asked & {*NAPI_ITEMS, *THREADS_OF[THREADED]}:
         napis = _by_link(netdev.napis())
         links = [replace(link, napis=_ascending(napis.get(link.ifindex, []))) for link in links]
-        if not set(before.capabilities.settable).issuperset(DEVICE_WIDE):
+        if _sets_whole_devices(before.capabilities):
             links = [_whole_device(sysfs, link) for link in links]
     if tunables is not None:
         links = [replace(link, tunables=tunables.get(link.ifindex, ())) for link in links]
@@ -483,6 +492,11 @@ def refresh(
         sysctls=_sysctls(sysfs) if asked & {*SYSCTL_ITEMS} else before.sysctls,
         workqueue_cpus=sysfs.mask(WORKQUEUES) if WORKQUEUE in asked else before.workqueue_cpus,
     )
+
+
+def _sets_whole_devices(capabilities: Capabilities) -> bool:
+    """True for a kernel that cannot set all of a NAPI's settings for itself."""
+    return not set(capabilities.settable).issuperset(DEVICE_WIDE)
 
 
 def _ascending(napis: Iterable[Napi]) -> tuple[Napi, ...]:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * lanes on|off: what laying out every receive queue of the v* devices of this
- * network namespace costs at the least: the same calls, one by one, with no
- * plan, no journal and no look at what came of it.
+ * lanes on|off|sysfs: what laying out every receive queue of the v* devices of
+ * this network namespace costs at the least: the same calls, one by one, with
+ * no plan, no journal and no look at what came of it.
  *
- * For each NAPI: napi-set (acknowledged), affinity and policy of its thread;
- * for each RX queue: RPS.
+ * on, off: for each NAPI napi-set (acknowledged), affinity and policy of its
+ * thread; for each RX queue RPS. sysfs: each device's threaded file, no more.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -152,24 +152,41 @@ static void place_threads(void)
 	}
 }
 
-static void steer_device(const char *name, const char *mask)
+/* Returns false when there is no such file. */
+static bool put_file(const char *path, const char *text)
+{
+	int file = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (file < 0)
+		return false;
+	if (write(file, text, strlen(text)) < 0)
+		die("%s: %s", path, strerror(errno));
+	close(file);
+	return true;
+}
+
+static void steer(const char *name, const char *mask)
 {
 	for (int queue = 0;; queue++) {
 		char path[512];
-		int file;
 
 		snprintf(path, sizeof(path),
 			 "/sys/class/net/%s/queues/rx-%d/rps_cpus", name, queue);
-		file = open(path, O_WRONLY | O_CLOEXEC);
-		if (file < 0)
+		if (!put_file(path, mask))
 			return;
-		if (write(file, mask, strlen(mask)) < 0)
-			die("%s: %s", path, strerror(errno));
-		close(file);
 	}
 }
 
-static void steer(const char *mask)
+static void set_device(const char *name, const char *mode)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/threaded", name);
+	if (!put_file(path, mode))
+		die("%s: %s", path, strerror(errno));
+}
+
+static void every_device(void (*what)(const char *, const char *), const char *text)
 {
 	DIR *folder = opendir("/sys/class/net");
 	struct dirent *entry;
@@ -178,7 +195,7 @@ static void steer(const char *mask)
 		die("/sys/class/net: %s", strerror(errno));
 	while ((entry = readdir(folder)))
 		if (entry->d_name[0] == 'v')
-			steer_device(entry->d_name, mask);
+			what(entry->d_name, text);
 	closedir(folder);
 }
 
@@ -188,8 +205,12 @@ int main(int argc, char **argv)
 	bool on = argc == 2 && !strcmp(argv[1], "on");
 
 	tool_name = "lanes";
+	if (argc == 2 && !strcmp(argv[1], "sysfs")) {
+		every_device(set_device, "1");
+		return 0;
+	}
 	if (!on && (argc != 2 || strcmp(argv[1], "off")))
-		die("usage: lanes on|off");
+		die("usage: lanes on|off|sysfs");
 	netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_GENERIC);
 	put(&named, CTRL_ATTR_FAMILY_NAME, "netdev", sizeof("netdev"));
 	ask(&named);
@@ -199,7 +220,7 @@ int main(int argc, char **argv)
 		find_napis();
 		place_threads();
 	}
-	steer(on ? "3" : "0");
+	every_device(steer, on ? "3" : "0");
 	printf("%zu\n", count);
 	return 0;
 }

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What laying out many queues costs, beside a C program that issues the same calls one by one.
+
+    cost.py [--devices 512] [--rounds N]
+
+On this machine's own kernel, in a network namespace of veths of 8 queues with GRO, which gives
+them NAPIs: threaded mode, a CPU and a class for each thread, RPS on every queue. Nothing of the
+machine's own devices is touched. Needs root and a kernel that takes NAPI_SET with threaded.
+
+Programs alternate in each round, so that whatever else the machine does falls on all of them; a
+multiple is the median of the rounds' quotients. Exit codes as those of run.py.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench.tools import ToolBuildFailed, build_tool
+from lab.paths import BUILD, TREE
+from rxlane.netdev import Netdev
+
+OUT = BUILD / "bench" / "cost.json"
+QUEUES = 8
+SIZES = (1, 8, 64)  # devices, beside the table's own number
+SCRIPTED = 8  # devices for the shell script, whose cost grows with every one of them
+# The bars. Multiples of the C program's time; of the first apply's; KB; system calls a queue.
+APPLY, UNDO, AGAIN, MEMORY, CALLS, EXPONENT, HOGGED = 0.8, 0.8, 0.2, 40_000, 15, 1.1, 0.1
+OPTIONS = ("threaded=on", "thread_cpus=0-1", "thread_policy=batch", "rps=0-1")
+NAPI_THREADED = 8
+
+# ETHTOOL_SGRO of include/uapi/linux/ethtool.h on every v* device, without a process for each.
+GRO = """
+import array, fcntl, os, socket, struct
+asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for name in os.listdir("/sys/class/net"):
+    if name.startswith("v"):
+        value = array.array("B", struct.pack("II", 0x2C, 1))
+        fcntl.ioctl(asking, 0x8946, struct.pack("16sP", name.encode(), value.buffer_info()[0]))
+"""
+# As administrators do it today: a process for every setting.
+SCRIPT = """
+for dev in /sys/class/net/v*; do
+    echo 1 > $dev/threaded
+    for file in $dev/queues/rx-*/rps_cpus; do echo 3 > $file; done
+    for pid in $(pgrep "^napi/${dev##*/}-"); do
+        taskset -pc 0-1 $pid; chrt --batch -p 0 $pid
+    done
+done > /dev/null
+"""
+HOG = "while :; do :; done"
+
+
+class Lacking(Exception):
+    """This machine cannot show it; the message says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process took, its children included: seconds, and KB at its most."""
+
+    wall: float
+    cpu: float
+    memory: int
+
+
+@dataclass
+class Report:
+    """lines: for people. missed: bars that were not met. figures: by name, for programs."""
+
+    lines: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def figure(self, name: str, value: float, bar: float | None = None, unit: str = "") -> None:
+        shown = f"{name}: {value:.3g}{unit}"
+        self.figures[name] = value
+        self.lines.append(shown if bar is None else f"{shown} (bar {bar:g})")
+        if bar is not None and value > bar:
+            self.missed.append(shown + f", not {bar:g}")
+
+
+class Space:
+    """A network namespace with so many veth devices, in pairs."""
+
+    def __init__(self, devices: int) -> None:
+        self.name = f"rxcost-{os.getpid()}-{devices}"
+        self.devices = devices
+
+    def __enter__(self) -> "Space":
+        subprocess.run(["ip", "netns", "add", self.name], check=True)
+        try:
+            many = f"numtxqueues {QUEUES} numrxqueues {QUEUES}"
+            pairs = range(-(-self.devices // 2))
+            lines = [f"link add va{n} {many} type veth peer name vb{n} {many}" for n in pairs]
+            lines += [f"link set v{side}{n} up" for n in pairs for side in "ab"]
+            text = "\n".join(lines) + "\n"
+            batch = ["ip", "-netns", self.name, "-batch", "-"]
+            subprocess.run(batch, input=text, text=True, check=True)
+            if self.devices == 1:  # its peer has one queue less to lay out: none
+                self.inside(["ip", "link", "set", "vb0", "name", "peer"])
+            self.inside([sys.executable, "-c", GRO])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["ip", "netns", "delete", self.name], check=False)
+
+    def inside(self, argv: Sequence[str]) -> Run:
+        """Run a program to its end; raises CalledProcessError with its words when it fails."""
+        environment = {**os.environ, "PYTHONPATH": str(TREE / "plugins")}
+        begin = time.monotonic()
+        with tempfile.TemporaryFile() as words:
+            own = subprocess.Popen(
+                ["ip", "netns", "exec", self.name, *argv],
+                stdout=words, stderr=words, env=environment,
+            )  # fmt: skip
+            _, status, usage = os.wait4(own.pid, 0)
+            took = time.monotonic() - begin
+            own.returncode = os.waitstatus_to_exitcode(status)
+            if own.returncode:
+                words.seek(0)
+                raise subprocess.CalledProcessError(own.returncode, argv, words.read())
+        return Run(took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+
+    def names(self) -> list[str]:
+        sides = ("a",) if self.devices == 1 else ("a", "b")
+        return [f"v{side}{n}" for n in range(-(-self.devices // 2)) for side in sides]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """rxlane on all devices of a namespace, with a journal of its own."""
+
+    space: Space
+    state: Path
+
+    def apply(self, *options: str) -> list[str]:
+        words = [f"--option={option}" for option in options or OPTIONS]
+        return [*self._rxlane("apply"), *words, *self.space.names()]
+
+    def undo(self) -> list[str]:
+        return self._rxlane("rollback")
+
+    def _rxlane(self, verb: str) -> list[str]:
+        return [sys.executable, "-m", "rxlane", verb, "--state", str(self.state)]
+
+
+def round_of(space: Space, state: Path, base: Path) -> dict[str, Run]:
+    """Every program once; each leaves the devices as it found them."""
+    ours = Ours(space, state)
+    return {
+        "C on": space.inside([str(base), "on"]),
+        "C off": space.inside([str(base), "off"]),
+        "apply": space.inside(ours.apply()),
+        "again": space.inside(ours.apply()),
+        "undo": space.inside(ours.undo()),
+    }
+
+
+def quotient(rounds: Sequence[dict[str, Run]], one: str, other: str) -> float:
+    return median(r[one].wall / r[other].wall for r in rounds)
+
+
+def main_table(report: Report, args: argparse.Namespace, state: Path, base: Path) -> None:
+    with Space(args.devices) as space:
+        rounds = [round_of(space, state, base) for _ in range(args.rounds)]
+        calls = system_calls(space, Ours(space, state))
+    for name in rounds[0]:
+        wall, cpu = (median(getattr(r[name], what) for r in rounds) for what in ("wall", "cpu"))
+        report.lines.append(f"{name:6} {wall:7.3f} s, {cpu:7.3f} s of CPU time")
+    report.figure("apply, times the C program", quotient(rounds, "apply", "C on"), APPLY)
+    report.figure("undo, times the C program", quotient(rounds, "undo", "C off"), UNDO)
+    report.figure("apply again, times the first", quotient(rounds, "again", "apply"), AGAIN)
+    most = max(r[name].memory for r in rounds for name in ("apply", "again", "undo"))
+    report.figure("memory", most, MEMORY, " KB")
+    if calls is None:
+        report.lines.append("SKIPPED system calls: no strace here")
+    else:
+        report.figure("system calls a queue", calls / (args.devices * QUEUES), CALLS)
+
+
+def system_calls(space: Space, ours: Ours) -> int | None:
+    """Count those of an apply; the interpreter's start is in it."""
+    if shutil.which("strace") is None:
+        return None
+    with tempfile.NamedTemporaryFile("r") as counted:
+        space.inside(["strace", "-f", "-c", "-o", counted.name, *ours.apply()])
+        space.inside(ours.undo())
+        rows = [line.split() for line in counted.read().splitlines()]
+    return next(int(row[3]) for row in rows if row and row[-1] == "total")
+
+
+def growth(report: Report, args: argparse.Namespace, state: Path) -> None:
+    """CPU time from one device to all; the exponent without what the start costs."""
+    took: dict[int, float] = {}
+    for devices in sorted({*SIZES, args.devices}):
+        with Space(devices) as space:
+            ours, best = Ours(space, state), []
+            for _ in range(args.rounds):
+                best.append(space.inside(ours.apply()).cpu)
+                space.inside(ours.undo())
+        took[devices] = min(best)
+        report.lines.append(f"{devices * QUEUES:5} queues: {took[devices]:.3f} s of CPU time")
+    start = took.pop(1)
+    small, large = min(took), max(took)
+    ratio = (took[large] - start) / max(took[small] - start, 1e-3)
+    report.figure("growth exponent", math.log(ratio) / math.log(large / small), EXPONENT)
+
+
+@contextmanager
+def hogs(count: int) -> Iterator[None]:
+    running = [subprocess.Popen(["sh", "-c", HOG]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def beside_hogs(report: Report, args: argparse.Namespace, state: Path, base: Path) -> None:
+    with Space(args.devices) as space, hogs(os.cpu_count() or 1):
+        ours, found = Ours(space, state), []
+        for _ in range(args.rounds):
+            mine = space.inside(ours.apply("threaded=on")).wall
+            space.inside(ours.undo())
+            found.append(mine / space.inside([str(base), "sysfs"]).wall)
+            space.inside([str(base), "off"])
+            space.inside(["sh", "-c", "for d in /sys/class/net/v*; do echo 0 > $d/threaded; done"])
+    report.figure("beside hogs, times the sysfs way", median(found), HOGGED)
+
+
+def script(report: Report, args: argparse.Namespace, base: Path) -> None:
+    with Space(SCRIPTED) as space:
+        found = []
+        for _ in range(args.rounds):
+            slow = space.inside(["sh", "-c", SCRIPT]).wall
+            space.inside([str(base), "off"])
+            space.inside(["sh", "-c", "for d in /sys/class/net/v*; do echo 0 > $d/threaded; done"])
+            found.append(slow / space.inside([str(base), "on"]).wall)
+            space.inside([str(base), "off"])
+    name = f"a shell script on {SCRIPTED} devices, times the C program"
+    report.figure(name, median(found))
+
+
+def measure(args: argparse.Namespace) -> Report:
+    """Raises Lacking, ToolBuildFailed and CalledProcessError."""
+    if os.geteuid():
+        raise Lacking("root is needed for a network namespace")
+    if NAPI_THREADED not in Netdev().capabilities().settable:
+        raise Lacking(f"this machine's kernel {os.uname().release} sets no NAPI's threaded mode")
+    report, base = Report(), build_tool("lanes")
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder)
+        main_table(report, args, state, base)
+        growth(report, args, state)
+        beside_hogs(report, args, state, base)
+        script(report, args, base)
+    return report
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="cost.py", description="what laying out queues costs")
+    parser.add_argument("--devices", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args(argv)
+    try:
+        report = measure(args)
+    except Lacking as lack:
+        print(f"SKIPPED cost: {lack}")
+        return 3 if os.environ.get("RXLANE_STRICT") == "1" else 0
+    except (ToolBuildFailed, subprocess.CalledProcessError) as error:
+        print(f"bench: {type(error).__name__}: {error}", file=sys.stderr)
+        return 3
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(report.figures, indent=1) + "\n")
+    load, _, _ = os.getloadavg()
+    print(f"Cost of {args.devices} veths of {QUEUES} queues, kernel {os.uname().release},"
+          f" {os.cpu_count()} CPUs, load {load:.1f}, {args.rounds} rounds")  # fmt: skip
+    print("\n".join([*report.lines, *(f"MISSED {line}" for line in report.missed)]))
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
