@@ -11,14 +11,19 @@ With autogroups (sched(7)) a nice level counts only within its session; the sess
 of its own in /proc/PID/autogroup, which is set as well where that file exists.
 """
 
+import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 URGENT = -15  # nice level during the run
+CARRIER_PRIORITY = 50  # of what carries packets and then sleeps
+FIRST = -20
+SLICE_NS = 100_000  # the shortest that the scheduler grants
+SYS_SCHED_SETATTR = 314  # x86-64
 
 
 class NoRoom(Exception):
@@ -69,30 +74,99 @@ def qemu_of(folder: Path) -> int:
 
 
 @contextmanager
+def lifted(cpus: set[int]) -> Iterator[None]:
+    """This process, whose children inherit, on ``cpus`` and before other work; then undone."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    affinity = os.sched_getaffinity(0)
+    # SIGTERM must not leave the caller's session at our level: turned into SystemExit, it unwinds.
+    handler = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    session = set_autogroup(os.getpid(), URGENT)
+    os.sched_setaffinity(0, cpus)
+    os.setpriority(os.PRIO_PROCESS, 0, URGENT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+        set_autogroup(os.getpid(), session)
+        os.sched_setaffinity(0, affinity)
+
+
+def own_cpus(whose: str) -> list[int]:
+    """This process's CPUs, at least two, the first of which is for ``whose``. NoRoom."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        raise NoRoom(f"one host CPU: others would take the time of {whose}")
+    return cpus
+
+
+@contextmanager
 def placed(qemu: int) -> Iterator[str]:
-    """Places QEMU's threads and this process, whose children inherit; undone for this process.
+    """Places QEMU's threads and this process; undone for this process.
 
     Yields one line that says what was done, for the report. NoRoom on a single-CPU host.
     """
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        raise NoRoom("one host CPU: the sender would take the virtual CPU's time")
+    cpus = own_cpus("the virtual CPU")
     usage = thread_usage(qemu)
     virtual = busiest_thread(usage)
     set_autogroup(qemu, URGENT)
     for tid in usage:
         os.setpriority(os.PRIO_PROCESS, tid, URGENT)
         os.sched_setaffinity(tid, {cpus[0]} if tid == virtual else set(cpus[1:]))
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    # SIGTERM must not leave the caller's session at our level: turned into SystemExit, it unwinds.
-    handler = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    session = set_autogroup(os.getpid(), URGENT)
-    os.sched_setaffinity(0, set(cpus[1:]))
-    os.setpriority(os.PRIO_PROCESS, 0, URGENT)
-    try:
+    with lifted(set(cpus[1:])):
         yield f"virtual CPU on host CPU {cpus[0]}, the rest on {cpus[1:]}, all at nice {URGENT}"
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        os.setpriority(os.PRIO_PROCESS, 0, before)
-        set_autogroup(os.getpid(), session)
-        os.sched_setaffinity(0, set(cpus))
+
+
+class SchedAttr(ctypes.Structure):
+    """struct sched_attr (sched_setattr(2)), as the first kernels that had it knew it."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32), ("policy", ctypes.c_uint32), ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32), ("priority", ctypes.c_uint32), ("runtime", ctypes.c_uint64),
+        ("deadline", ctypes.c_uint64), ("period", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def set_short_slice(tid: int, nice: int) -> None:
+    """SCHED_OTHER with slices of SLICE_NS, so that a wakeup preempts whoever has longer ones.
+
+    Kernels before 6.12 take the nice level and leave the slice. OSError.
+    """
+    attr = SchedAttr(ctypes.sizeof(SchedAttr), os.SCHED_OTHER, 0, nice, 0, SLICE_NS)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(SYS_SCHED_SETATTR, tid, ctypes.byref(attr), 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"sched_setattr of thread {tid}: {os.strerror(number)}")
+
+
+def place_lane(qemu: int, virtual: Sequence[int], polled: int, cpus: Sequence[int]) -> None:
+    """Threads of one QEMU; ``virtual`` are the thread ids by virtual CPU."""
+    set_autogroup(qemu, FIRST)
+    for tid in thread_usage(qemu):
+        client = tid in virtual and tid != virtual[polled]
+        os.sched_setaffinity(tid, {cpus[1] if client else cpus[0]})
+        if tid in virtual:
+            set_short_slice(tid, FIRST)
+        else:
+            os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(CARRIER_PRIORITY))
+
+
+@contextmanager
+def lanes_placed(guests: Sequence[tuple[int, Sequence[int]]], polled: int) -> Iterator[str]:
+    """Places guests of which virtual CPU ``polled`` polls and the others run the client.
+
+    ``guests``: QEMU's pid and its virtual CPUs' thread ids. The client's host CPU is nobody else's:
+    its virtual CPU has its own sending to finish before it can receive. QEMU's main loop and the
+    echo, which inherits this process's CPUs, share that of the polled one; they carry a packet and
+    sleep, in real time, or a poller would hold them up. Virtual CPUs are not real-time: one that
+    spins would meet the throttling (50 ms of each second) and starve the host's own threads.
+    """
+    cpus = own_cpus("the virtual CPU that polls")
+    for qemu, virtual in guests:
+        place_lane(qemu, virtual, polled, cpus)
+    with lifted({cpus[0]}):
+        yield (
+            f"client's virtual CPU on host CPU {cpus[1]}, the polled one on {cpus[0]}, at nice "
+            f"{FIRST} with slices of {SLICE_NS // 1000} µs; QEMU's main loop and the echo on "
+            f"{cpus[0]}, SCHED_FIFO {CARRIER_PRIORITY}"
+        )

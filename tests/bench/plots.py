@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.goodput import Curve
+from bench.rr import Polling, Transport
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
+from bench.seed003 import P5, P50, P99, Row
 from bench.stats import Summary
 from bench.third import COLUMNS, ThirdRow
 
-# Blue and orange of the Okabe-Ito palette and its green: told apart with any colour vision.
-COLOURS = ("#0072B2", "#E69F00", "#009E73")
+# From the Okabe-Ito palette: told apart with any colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000")
 
 
 def figure(rows: int = 1) -> tuple[Any, Any]:
@@ -64,7 +66,7 @@ def plot_000(floods: Sequence[FloodRow], spares: Sequence[SpareRow], stem: Path)
 
 def plot_goodput(curves: Sequence[Curve], stem: Path) -> list[Path]:
     drawn, axes = figure()
-    for curve, colour in zip(curves, COLOURS, strict=True):
+    for curve, colour in zip(curves, COLOURS, strict=False):
         offered = [point.offered / 1000 for point in curve.points]
         axes.plot(offered, [curve.over_peak(point) for point in curve.points], "o-", color=colour,
                   label=f"{curve.mode.label} (peak {curve.peak / 1000:.0f} kpps)")  # fmt: skip
@@ -96,4 +98,26 @@ def plot_scheduling(rows: Sequence[Shares], stem: Path) -> list[Path]:
          [("NAPI thread", [row.napi for row in rows]),
           ("hog of nice 0", [row.hog for row in rows])], 0.01)  # fmt: skip
     axes.set(title="Full flood and a CPU hog on one virtual CPU", ylabel="% of the CPU")
+    return save(drawn, stem)
+
+
+def spread(row: Row, polling: Polling) -> Summary:
+    """The p50 with p5 and p99 as its range, each the median of the runs."""
+    low, middle, high = (row.summary(polling, which).median for which in (P5, P50, P99))
+    return Summary(middle, low, high, len(row.read[polling]))
+
+
+def plot_003(rows: Sequence[Row], stem: Path) -> list[Path]:
+    drawn, panels = figure(len(Transport))
+    for transport, axes in zip(Transport, panels, strict=True):
+        own = [row for row in rows if row.transport is transport]
+        bars(axes, [row.pair.label for row in own],
+             [(polling.label, [spread(row, polling) for row in own]) for polling in Polling],
+             1000)  # fmt: skip
+        axes.set(
+            title=f"Round trips by {transport.value}: p50, with p5 and p99 as the range",
+            ylabel="µs",
+            yscale="log",
+            xlabel="packets a second / delay of the seed",
+        )
     return save(drawn, stem)

@@ -2,7 +2,9 @@
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
     run.py [--table 000] [--table goodput] [--table third] [--table scheduling]
-           [--quick] [--rounds N] [--kernel ours]
+           [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
+
+The tables of seed 000 share a guest of one CPU; the latency tables boot guests of their own.
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -14,21 +16,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from bench import goodput, plots, scheduling, seed000, tables, third
+from bench import goodput, latency, plots, scheduling, seed000, tables, third
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
+from bench.qmp import MonitorRefused
+from bench.report import OUT, Report, say, show
 from bench.tools import ToolBuildFailed
 from lab.kernel import KernelImage, build, debian_prebuilt
-from lab.paths import BUILD
 from lab.progress import StepFailed
 from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
 
-OUT = BUILD / "bench"
-TABLES = ("000", "goodput", "third", "scheduling")
 KERNELS: dict[str, Callable[[], KernelImage]] = {
     "ours": partial(build, base="6.12", flavour="fast", patched=True),
     "stock": partial(build, base="6.12", flavour="fast", patched=False),
@@ -37,24 +36,6 @@ KERNELS: dict[str, Callable[[], KernelImage]] = {
 # Two bare round trips of a page-table switch a packet would hide what is compared.
 CMDLINE = "mitigations=off"
 SATURATED = 0.7  # softirq mode carries less than this share of a full flood
-
-
-@dataclass
-class Report:
-    """What was measured under which conditions; ``missed`` are the rows that do not hold."""
-
-    conditions: dict[str, Any]
-    results: dict[str, Any] = field(default_factory=dict)
-    missed: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-
-def say(text: str) -> None:
-    print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
-def show(title: str, table: str) -> None:
-    print(f"\n{title}\n\n{table}", flush=True)
 
 
 def table_000(bench: Bench, args: argparse.Namespace, report: Report) -> None:
@@ -113,8 +94,10 @@ def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> 
     report.results["scheduling"] = tables.plain(rows)
 
 
-MEASURE = {"000": table_000, "goodput": table_goodput, "third": table_third,
-           "scheduling": table_scheduling}  # fmt: skip
+FLOODS = {"000": table_000, "goodput": table_goodput, "third": table_third,
+          "scheduling": table_scheduling}  # fmt: skip
+TABLES = (*FLOODS, "003", "bases")
+FLOOD_ROUNDS, QUICK_ROUNDS = 5, 3
 
 
 def saturated(bench: Bench) -> bool:
@@ -130,30 +113,42 @@ def measure_all(guest: Guest, args: argparse.Namespace, report: Report) -> bool:
         bench = Bench(guest)
         if guest.accel != "tcg" and not saturated(bench):
             return False
-        for name in args.table:
+        for name in (name for name in args.table if name in FLOODS):
             start = time.monotonic()
-            MEASURE[name](bench, args, report)
+            FLOODS[name](bench, args, report)
             say(f"table {name}: {time.monotonic() - start:.0f} s")
             guest.check_splats()
     return True
 
 
-def run_guest(kernel: KernelImage, args: argparse.Namespace) -> Report:
+def run_floods(kernel: KernelImage, args: argparse.Namespace, report: Report) -> None:
     """One boot; a second one under TCG where the sender cannot saturate a KVM guest."""
-    spec = GuestSpec(
-        cpus=1, memory_mb=1024, queues=1, extra_cmdline=CMDLINE
-    )  # fmt: skip
+    spec = GuestSpec(cpus=1, memory_mb=1024, queues=1, extra_cmdline=CMDLINE)
     with Guest(kernel, spec) as guest:
-        report = Report(
-            {"kernel": kernel.name, "accelerator": guest.accel, "cmdline": CMDLINE,
-             "host kernel": os.uname().release, "host CPUs": os.cpu_count(), "rounds": args.rounds}
-        )  # fmt: skip
+        report.conditions |= {"accelerator": guest.accel, "cmdline": CMDLINE}
         done = measure_all(guest, args, report)
-    if done:
-        return report
-    say("the sender does not saturate a guest under KVM: measuring under TCG")
-    os.environ["RXLANE_ACCEL"] = "tcg"
-    return run_guest(kernel, args)
+    if not done:
+        say("the sender does not saturate a guest under KVM: measuring under TCG")
+        os.environ["RXLANE_ACCEL"] = "tcg"
+        run_floods(kernel, args, report)
+
+
+def run_tables(args: argparse.Namespace) -> Report:
+    kernel = KERNELS[args.kernel]()
+    report = Report(
+        {"kernel": kernel.name, "host kernel": os.uname().release, "host CPUs": os.cpu_count()}
+    )
+    asked = args.rounds
+    if any(name in FLOODS for name in args.table):
+        args.rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
+        report.conditions["rounds"] = args.rounds
+        run_floods(kernel, args, report)
+    if "003" in args.table:
+        latency.table_003(kernel, args.quick, asked, report)
+    if "bases" in args.table:
+        against = build(base="7.2", flavour="fast", patched=False)
+        latency.table_bases([kernel, against], args.quick, asked, report)
+    return report
 
 
 def conclude(report: Report) -> int:
@@ -180,16 +175,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--kernel", choices=KERNELS, default="ours")
     args = parser.parse_args(argv)
     args.table = args.table or list(TABLES)
-    args.rounds = args.rounds or (3 if args.quick else 5)
     return args
 
 
 def main(argv: list[str]) -> int:
     args = parse(argv)
     try:
-        return conclude(run_guest(KERNELS[args.kernel](), args))
+        return conclude(run_tables(args))
     except (GuestLost, CommandFailed, Splat, StepFailed, ToolBuildFailed, NoRoom,
-            ModeRefused) as error:  # fmt: skip
+            ModeRefused, MonitorRefused) as error:  # fmt: skip
         print(f"bench: {type(error).__name__}: {error}", file=sys.stderr)
         return 3
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent / "tools"
-NAMES = ("udpflood", "udpsink", "udpecho")
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static")
+NAMES = ("udpflood", "udpsink", "udpecho", "openrr")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread")
 
 
 class ToolBuildFailed(Exception):
@@ -30,7 +30,7 @@ class ToolBuildFailed(Exception):
 def build_tool(name: str, folder: Path = BUILD / "bench") -> Path:
     """The tool's binary, compiled when a source is newer than it. Raises ToolBuildFailed."""
     source, target = SOURCES / f"{name}.c", folder / name
-    newest = max(path.stat().st_mtime for path in (source, SOURCES / "common.h"))
+    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
     if target.exists() and target.stat().st_mtime > newest:
         return target
     folder.mkdir(parents=True, exist_ok=True)

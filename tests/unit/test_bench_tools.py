@@ -2,9 +2,11 @@
 """bench's load tools over loopback: bounded in time and count, honest about what arrived."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,58 @@ def test_echo_and_its_losses(built: dict[str, Path], tmp_path: Path) -> None:
         run("kill", pid.read_text().strip())
     assert answered["answered"] == 50
     assert 0 < answered["rtt_ns"]["p5"] <= answered["rtt_ns"]["p99"]
+
+
+@pytest.fixture
+def echo(built: dict[str, Path], tmp_path: Path) -> Iterator[str]:
+    """Port of an echo that runs."""
+    port, pid = str(free_port()), tmp_path / "pid"
+    assert run(built["udpecho"], "--serve", "--port", port, "--background", pid).returncode == 0
+    yield port
+    run("kill", pid.read_text().strip())
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="SO_BUSY_POLL takes CAP_NET_ADMIN")
+
+
+@pytest.mark.parametrize("wait", ["block", pytest.param("poller", marks=needs_root)])
+def test_open_loop(built: dict[str, Path], echo: str, wait: str) -> None:
+    found = printed(built["openrr"], "--to", "127.0.0.1", "--port", echo, "--period-us", "2000",
+                    "--ms", "300", "--warm-ms", "100", "--wait", wait)  # fmt: skip
+    assert 50 <= found["sent"] <= 100 and found["received"] <= found["sent"]
+    rtt = [found["rtt_ns"][name] for name in ("p5", "p50", "p95", "p99")]
+    assert 0 < rtt[0] and rtt == sorted(rtt)
+    assert found["recv_log2"] == []
+
+
+def test_open_loop_works_after_an_answer(built: dict[str, Path], echo: str) -> None:
+    """Requests every 2 ms and 8 ms of work each: answers wait, their round trips grow."""
+    found = printed(built["openrr"], "--to", "127.0.0.1", "--port", echo, "--period-us", "2000",
+                    "--ms", "200", "--delay-us", "8000")  # fmt: skip
+    assert found["sent"] == 100
+    assert found["received"] <= (200 + 300) / 8 + 1
+    assert found["rtt_ns"]["p50"] > 8_000_000
+
+
+@needs_root
+def test_open_loop_times_recvfrom(built: dict[str, Path], echo: str) -> None:
+    found = printed(built["openrr"], "--to", "127.0.0.1", "--port", echo, "--period-us", "2000",
+                    "--ms", "200", "--wait", "poll")  # fmt: skip
+    assert sum(found["recv_log2"]) >= found["received"] > 0
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--device", "lo"], "usage"),
+    (["--device", "lo", "--peer-mac", "52:54"], "not a MAC address"),
+    (["--wait", "spin"], "none of block, poll, poller"),
+    (["--warm-ms", "100"], "usage"),
+    (["--sender-fifo", "99"], "not a number from 1 to 90"),
+])  # fmt: skip
+def test_open_loop_refuses(built: dict[str, Path], words: list[str], message: str) -> None:
+    done = run(built["openrr"], "--to", "127.0.0.1", "--port", "9", "--period-us", "1000",
+               "--ms", "100", *words)  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
 
 
 def test_second_build_is_no_build(built: dict[str, Path]) -> None:
