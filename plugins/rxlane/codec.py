@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -21,14 +22,44 @@ _T = TypeVar("_T")
 def to_plain(value: Any) -> Any:
     """Return dicts, lists, numbers and strings for a dataclass, a tuple or a plain value."""
     if is_dataclass(value):
-        return {
-            name: own if type(own) in SCALARS else to_plain(own)
-            for name, default in _fields(type(value)).items()  # type: ignore[arg-type]
-            if (own := getattr(value, name)) != default
-        }
+        return {name: own if type(own) in SCALARS else to_plain(own) for name, own in _said(value)}
     if isinstance(value, tuple | list):
         return [to_plain(v) for v in value]
     return value
+
+
+def _said(value: Any) -> Iterator[tuple[str, Any]]:
+    for name, default in _fields(type(value)).items():  # type: ignore[arg-type]
+        own = getattr(value, name)
+        if own != default:
+            yield name, own
+
+
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def pieces(value: Any) -> Iterator[str]:
+    """Yield a dataclass as JSON with sorted keys and no spaces, each item of its lists by itself.
+
+    Thousands of items as text or plain data at once would take more memory than all else.
+    """
+    before = "{"
+    for name, own in sorted(_said(value)):
+        yield f"{before}{_compact(name)}:"
+        before = ","
+        if isinstance(own, tuple):
+            yield "["
+            for number, item in enumerate(own):
+                yield f"{',' if number else ''}{_compact(to_plain(item))}"
+            yield "]"
+        else:
+            yield _compact(to_plain(own))
+    yield "}"
+
+
+def compact(plain: object) -> str:
+    """Return plain data as pieces() would write it."""
+    return _compact(plain)
 
 
 SCALARS = frozenset((int, str, bool, type(None)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -44,7 +45,8 @@ class Draft:
         before = self.present.read(target)
         link = self.view.links.get(target.device)
         price = disruption(target.item, "" if link is None else link.driver)
-        change = Change(target, before, value, reason, price)
+        # Thousands of queues have the same reason.
+        change = Change(target, before, value, sys.intern(reason), price)
         (self.holds if before == value else self.changes).append(change)
         self._wanted[target] = value
 

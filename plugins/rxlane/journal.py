@@ -76,50 +76,56 @@ class Sealed(Generic[_Held]):
     def load(self) -> _Held | None:
         """Return what the file holds, None when there is none; JOURNAL when it is damaged."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _failed(self.path, "cannot be read", error) from error
-        except UnicodeDecodeError:
-            raise self._damaged("not UTF-8") from None
-        return self._parse(text)
+        return self._parse(data)
 
     def _damaged(self, why: str) -> RxlaneError:
         problem = f"{self.path} is damaged ({why}): {self._loss}"
         return RxlaneError(Kind.JOURNAL, problem, remedy=self._remedy)
 
-    def _parse(self, text: str) -> _Held:
+    def _parse(self, data: bytes) -> _Held:
         try:
-            outer = json.loads(text)
+            outer = json.loads(data)
+        except UnicodeDecodeError:
+            raise self._damaged("not UTF-8") from None
         except (ValueError, RecursionError):
             raise self._damaged("no JSON") from None
         if not isinstance(outer, dict) or set(outer) != {self._label, "sha256"}:
             raise self._damaged(f"no {self._label}")
-        if outer["sha256"] != hashlib.sha256(_canonical(outer[self._label])).hexdigest():
+        # As save() wrote it; an older version wrote the same with other white space.
+        if outer["sha256"] != self._digest(data) and outer["sha256"] != _digest(outer[self._label]):
             raise self._damaged("checksum")
+        del data
         try:
-            held = codec.from_plain(self._kind, outer[self._label])
+            held = codec.from_plain(self._kind, outer.pop(self._label))
         except RxlaneError as error:
             raise self._damaged(str(error)) from None
         if held.format != FORMAT:
             raise self._damaged(f"format {held.format}")
         return held
 
+    def _digest(self, data: bytes) -> str:
+        """Return the checksum of what is sealed, byte for byte."""
+        start, end = len(self._label) + len('{"":'), data.rfind(b',"sha256":')
+        return hashlib.sha256(memoryview(data)[start : max(start, end)]).hexdigest()
+
     def save(self, held: _Held) -> None:
         """Replace the file durably; JOURNAL, with the old one intact, when that fails."""
-        # No indentation, which the fast encoder lacks: there may be 16,000 entries.
-        sealed = _canonical(codec.to_plain(held))
-        parts = (
-            b'{"%s":' % self._label.encode(),
-            sealed,
-            b',"sha256":"%s"}\n' % hashlib.sha256(sealed).hexdigest().encode(),
-        )
         temporary = self.path.with_suffix(".tmp")
+        digest = hashlib.sha256()
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "wb") as stream:
-                stream.writelines(parts)
+                stream.write(b'{"%s":' % self._label.encode())
+                for piece in codec.pieces(held):
+                    data = piece.encode()
+                    digest.update(data)
+                    stream.write(data)
+                stream.write(b',"sha256":"%s"}\n' % digest.hexdigest().encode())
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, self.path)
@@ -207,5 +213,5 @@ def _failed(path: Path, what: str, error: OSError) -> RxlaneError:
     return RxlaneError(Kind.JOURNAL, f"{path} {what}: {reason}")
 
 
-def _canonical(plain: object) -> bytes:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+def _digest(plain: object) -> str:
+    return hashlib.sha256(codec.compact(plain).encode()).hexdigest()
