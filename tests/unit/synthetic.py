@@ -73,6 +73,7 @@ GROUP: dict[str, Any] = {
 # combined: TX queue N is polled by RX queue N's NAPI. irq: number of the first, null for a driver
 # whose interrupts nobody can tell apart. irq_cpus: all, or each (one CPU of the node in turn, as
 # drivers hint). managed: the kernel keeps the affinity. steering: the kernel has RPS, RFS and XPS.
+# irq_threaded: null where interrupts cannot be switched to threads, else 0 or 1, as they are.
 # below: the devices that this one stands on.
 # mode, sched and thread_cpus (all, or each as above) are how the NAPIs are polled already.
 LINK: dict[str, Any] = {
@@ -92,6 +93,7 @@ LINK: dict[str, Any] = {
     "irq_source": "netdev",
     "irq_cpus": "all",
     "managed": False,
+    "irq_threaded": None,
     "steering": True,
     "mode": "off",
     "sched": "other:0",
@@ -102,6 +104,7 @@ FIRST_NAPI = 8193  # past the highest CPU, as the kernel has it (MIN_NAPI_ID)
 NAPIS_A_LINK = 128
 IRQS_A_LINK = 128
 FIRST_PID = 2000
+FIRST_IRQ_PID = 100
 
 
 def snapshot(recipe: Mapping[str, Any]) -> Snapshot:
@@ -216,9 +219,18 @@ class _Maker:
             one = (near or online)[turn % len(near or online)]
             cpus = (one,) if row["irq_cpus"] == "each" else online
             name = row["irq_name"].format(name=row["name"], queue=turn)
-            self.irqs.append(Irq(number, name, cpus, (one,), not row["managed"]))
+            self.irqs.append(self._irq(row, Irq(number, name, cpus, (one,), not row["managed"])))
             found[key] = number
         return found
+
+    def _irq(self, row: Mapping[str, Any], irq: Irq) -> Irq:
+        """Add the thread of its handler, as drivers of NICs ask for it: ordinary, bound nowhere."""
+        if row["irq_threaded"] != 1:
+            return replace(irq, threaded=row["irq_threaded"])
+        name = f"irq/{irq.number}-{irq.name}"[:15]
+        pid = FIRST_IRQ_PID + len(self.irqs)
+        thread = Thread(pid, name, "other", 0, 0, self.topology.online)
+        return replace(irq, threaded=1, thread=thread)
 
     def _receiver(
         self, row: Mapping[str, Any], queue: int, napi_of: list[int], irq_of: Mapping[int, int]

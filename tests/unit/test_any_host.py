@@ -56,6 +56,7 @@ LINKS = st.fixed_dictionaries(
         "irq_source": st.sampled_from(["netdev", "irq-name"]),
         "irq_cpus": st.sampled_from(["all", "each"]),
         "managed": st.booleans(),
+        "irq_threaded": st.sampled_from([None, 0, 0, 1]),
         "steering": st.booleans(),
     },
 )
@@ -122,7 +123,14 @@ REALTIME = st.fixed_dictionaries(
     {"thread_policy": st.sampled_from(["fifo", "rr"]), "thread_priority": st.sampled_from(["1"])},
     optional={"allow_realtime_cpu0": st.sampled_from(["0", "1"])},
 )
-IRQ = st.fixed_dictionaries({"irq_cpus": st.sampled_from(["auto", "numa-local", *LISTS])})
+IRQ = st.fixed_dictionaries(
+    {"irq_cpus": st.sampled_from(["auto", "numa-local", *LISTS])},
+    optional={
+        "threaded": st.sampled_from(["on", "off", "auto", "on@1-", "off@0,auto@1-"]),
+        "thread_cpus": st.sampled_from(["auto", *LISTS]),
+        "thread_nice": st.sampled_from(["-5", "3"]),
+    },
+)
 STEERING = st.fixed_dictionaries(
     {},
     optional={
@@ -187,6 +195,15 @@ def check_realtime(host: Snapshot, plan: Plan, policy: Policy) -> None:
     assert 0 not in taken or policy.sections[0].allow_realtime_cpu0
 
 
+def check_handlers(host: Snapshot, plan: Plan) -> None:
+    """No interrupt is moved to a thread that only wakes a poller, or a sleeping interrupt's."""
+    modes = wanted(host, plan, "threaded")
+    for key, mode in wanted(host, plan, "irq-threaded").items():
+        asked = any(c.reason.startswith("threaded=auto ") for c in plan.changes)
+        assert mode == "off" or modes.get(key) != "busy-poll"
+        assert mode == "off" or not asked or modes.get(key) != "on"
+
+
 def check_pollers(host: Snapshot, plan: Plan) -> None:
     """No CPU has two busy pollers that this plan binds."""
     modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
@@ -238,6 +255,7 @@ def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     plan = planned(host, policy)
     check_realtime(host, plan, policy)
     check_pollers(host, plan)
+    check_handlers(host, plan)
     check_steering(host, plan, policy)
     check_values(host, plan, policy)
     targets = [change.target for change in (*plan.changes, *plan.holds)]
