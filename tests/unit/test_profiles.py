@@ -165,3 +165,18 @@ def test_every_setting_has_a_comment_above_it(name: str) -> None:
         for before, line in zip(["", *lines], lines, strict=False):
             if "=" in line and not line.startswith("#"):
                 assert before.startswith("#"), line
+
+
+@pytest.mark.parametrize("role", ["", "web-server", *NAMES, "net-low-latency"])
+def test_recommended_is_what_the_administrators_file_says(role: str) -> None:
+    """As tuned.utils.profile_recommender reads it: all lines of a section have to match."""
+    found = ConfigParser(delimiters=("="), inline_comment_prefixes=("#"), strict=False)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read_string((PROFILES / "recommend.d" / "40-rxlane.conf").read_text())
+    matching = []
+    for name in found.sections():
+        rules = dict(found.items(name, raw=True))
+        assert set(rules) == {"/etc/rxlane/role"} and (PROFILES / name / "tuned.conf").exists()
+        if re.match(rules["/etc/rxlane/role"], f"{role}\n", re.S):
+            matching.append(name)
+    assert matching == ([role] if role.startswith("net-") else [])
