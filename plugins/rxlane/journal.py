@@ -8,6 +8,7 @@ boot id an outdated one.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -165,8 +166,7 @@ class Store:
         """Hold the only right to change settings; BUSY when another holds it for long."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self.directory / "lock", flags, 0o600)
+            descriptor = _lock_file(self.directory / "lock")
         except OSError as error:
             raise _failed(self.path, "cannot be locked", error) from error
         try:
@@ -197,6 +197,16 @@ class Store:
 
     def remove(self) -> None:
         self._journal.remove()
+
+
+def _lock_file(path: Path) -> int:
+    """Open the lock; on a file system that became read-only originals can still be brought back."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def load_current(store: Store, boot_id: str) -> tuple[Journal | None, tuple[str, ...]]:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A /var that is full or read-only: nothing is changed that could not be brought back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rxlane.apply import apply
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Store
+from rxlane.plan import Journal
+from rxlane.rollback import rollback
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+from unit.test_apply import FULL, policy
+
+
+class LastingStore(MemoryStore):
+    """Takes so many more writes and removals, then none."""
+
+    def __init__(self, more: int, code: int) -> None:
+        super().__init__()
+        self.more, self.code = more, code
+
+    def _spend(self) -> None:
+        if self.more <= 0:
+            raise RxlaneError(Kind.JOURNAL, f"cannot be written: {os.strerror(self.code)}")
+        self.more -= 1
+
+    def save(self, journal: Journal) -> None:
+        self._spend()
+        super().save(journal)
+
+    def remove(self) -> None:
+        self._spend()
+        super().remove()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("more", range(4))
+def test_from_any_write_on(code: int, more: int) -> None:
+    """The apply is refused with nothing changed, or it stands; the originals come back."""
+    host, store = SimHost(simhost.whole(simhost.snapshot())), LastingStore(more, code)
+    before = simhost.settings(host)
+    try:
+        apply(host, store, policy(**FULL))
+    except RxlaneError as error:
+        assert error.kind is Kind.JOURNAL
+        assert simhost.settings(host) == before
+    else:
+        assert simhost.settings(host) != before
+    try:
+        rollback(host, store)
+    except RxlaneError as error:
+        assert error.kind is Kind.JOURNAL
+    assert simhost.settings(host) == before
+    store.more = 1
+    rollback(host, store)
+    assert simhost.settings(host) == before and store.text is None
+
+
+def test_the_first_apply_writes_twice() -> None:
+    """So the test above has writes that fail before, between and after."""
+    host, store = SimHost(simhost.whole(simhost.snapshot())), LastingStore(9, 0)
+    apply(host, store, policy(**FULL))
+    assert store.more == 7
+
+
+def test_originals_come_back_from_a_read_only_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, store = SimHost(simhost.whole(simhost.snapshot())), Store(tmp_path / "state")
+    before = simhost.settings(host)
+    apply(host, store, policy(**FULL))
+    opened = os.open
+
+    def read_only(path: Any, flags: int, *mode: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, *mode)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(RxlaneError, match="cannot be removed: Read-only file system"):
+        rollback(host, store)
+    assert simhost.settings(host) == before
