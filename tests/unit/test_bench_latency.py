@@ -3,13 +3,19 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench import latency_tables
+from bench import latency, latency_tables
 from bench.bases import LIMIT, OURS, STOCK, BaseRow, bar
 from bench.latency import check
+from bench.placement import set_short_slice
 from bench.qmp import MonitorRefused, answer
 from bench.report import Report
 from bench.rr import Load, Polling, Reading, Transport, Turn, TurnFailed, client_words, job, reading
@@ -29,6 +35,7 @@ from bench.seed003 import (
 )
 from bench.stats import turns
 from bench.tables import plain
+from lab.kernel import KernelImage
 
 TURN = Turn(Polling.BUSY, Transport.XDP, Load(1000, 50))
 PRINTED = {
@@ -154,6 +161,61 @@ def test_rows_as_json() -> None:
     assert found[0]["pair"]["rate"] == 32_000
 
 
+class FakeClient:
+    """Answers every turn, busy-poll's in half the time; or none."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+        self.guest = SimpleNamespace(folder=Path())
+
+    def run(self, order: Sequence[Turn]) -> list[Reading]:
+        if self.broken:
+            raise TurnFailed("no NAPI of queue 0")
+        return [one(0.5 if turn.polling is Polling.BUSY else 1.0) for turn in order]
+
+
+def fake_clients(monkeypatch: pytest.MonkeyPatch, out: Path, *fakes: FakeClient) -> None:
+    monkeypatch.setattr("bench.latency.clients", lambda *_: nullcontext(list(fakes)))
+    monkeypatch.setattr("bench.bases.held", lambda _folder: nullcontext())
+    monkeypatch.setattr("bench.latency.OUT", out)
+
+
+KERNEL = KernelImage(Path("bzImage"), "6.12.0", "6.12", "fast", True)
+
+
+def test_table_003(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    fake_clients(monkeypatch, tmp_path, FakeClient())
+    report = Report({})
+    latency.table_003(KERNEL, False, None, report)
+    assert report.missed == report.skipped == []
+    assert report.results["003"]["rounds"] == 9
+    assert len(report.results["003"]["rows"]) == 10
+    assert "0.500" in capsys.readouterr().out
+    assert (tmp_path / "seed003.svg").exists()
+
+
+def test_table_bases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_clients(monkeypatch, tmp_path, FakeClient(), FakeClient())
+    report = Report({})
+    latency.table_bases([KERNEL, KERNEL], False, None, report)
+    assert report.missed == []
+    assert report.results["bases"]["bar"]["value"] == pytest.approx(1.0)
+    assert all(len(row["read"][OURS]) == 5 for row in report.results["bases"]["rows"])
+
+
+def test_what_cannot_be_measured_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_clients(monkeypatch, tmp_path, FakeClient(broken=True))
+    report = Report({})
+    latency.table_003(KERNEL, False, None, report)
+    assert report.skipped == ["003: no NAPI of queue 0"]
+    assert report.results == {}
+
+
 def test_monitor() -> None:
     event = '{"event": "STOP", "timestamp": {}}\n'
     assert answer(iter([event, '{"return": [1]}\n']), "stop") == [1]
@@ -161,6 +223,18 @@ def test_monitor() -> None:
         answer(iter(['{"error": {"class": "GenericError", "desc": "no"}}\n']), "stop")
     with pytest.raises(MonitorRefused, match="ended"):
         answer(iter([event]), "stop")
+
+
+def test_short_slice_is_a_nice_level_too() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            set_short_slice(child.pid, 5)
+            assert os.getpriority(os.PRIO_PROCESS, child.pid) == 5
+            assert os.sched_getscheduler(child.pid) == os.SCHED_OTHER
+        finally:
+            child.kill()
+    with pytest.raises(OSError, match=f"thread {child.pid}: No such process"):
+        set_short_slice(child.pid, 5)
 
 
 def test_plot_is_written(tmp_path: Path) -> None:
