@@ -21,7 +21,7 @@ from rxlane.items import (
     RING_ITEMS,
     Value,
 )
-from rxlane.model import Irq, Link, Napi, Queue, Snapshot, Tunable
+from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
 from rxlane.plan import WHOLE, Target, disruption
 from rxlane.sections import MAX, Policy, Section
 from rxlane.settings import read_device
@@ -138,14 +138,21 @@ def _unborn(kind: str, index: int, first: Queue | None, number: int) -> Queue:
 
 def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
     """Plan channels, rings and coalescing; REFUSED where that could cut off a login."""
+    planned = []
     for section, link in devices:
         wanted = _values(draft, section, link)
+        planned += [link.name] if wanted else []
         for item, (value, option) in wanted.items():
             reason = f"{option}={section.option(option)} in [{section.name}]"
             target = Target(link.name, WHOLE, item)
             if draft.present.read(target) != value:
                 _check_session(draft, policy, section, link, item, option)
             draft.want(target, value, reason)
+    if planned and NETWORK_MANAGER in draft.view.snapshot.writers:
+        draft.warnings.append(
+            f"{NETWORK_MANAGER} runs and, where a connection of {', '.join(planned)} has ethtool"
+            " settings, sets those when it is activated: leave them out there"
+        )
 
 
 def _values(draft: Draft, section: Section, link: Link) -> dict[str, tuple[Value, str]]:

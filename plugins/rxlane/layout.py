@@ -13,14 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus, without
 from rxlane.items import IRQ_CPUS
-from rxlane.model import Irq, Lane, Link, Topology, lanes
+from rxlane.model import GUEST_AGENT, IRQBALANCE, Irq, Lane, Link, Topology, lanes
 from rxlane.placer import Placer, Request
 from rxlane.plan import WHOLE, Target
 from rxlane.sections import IrqLayout
 
 Key = tuple[str, int]  # device and RX queue
 Wanted = tuple[IrqLayout, Link, Lane, Irq]
-BALANCER = "irqbalance"
+# Other programs that move interrupts, and what keeps them from it.
+REMEDIES = {
+    IRQBALANCE: "stop it, or give it --banirq for each",
+    GUEST_AGENT: "set set_multiqueue=false in [InstanceSetup] of its configuration",
+}
 
 
 def place(
@@ -39,12 +43,12 @@ def place(
         reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], {_called(irq)}"
         target = Target(link.name, lane.queue.index, IRQ_CPUS)
         draft.want(target, cpulist.render(cpus), reason)
-    if wanted and BALANCER in draft.view.snapshot.writers:
-        numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)
-        draft.warnings.append(
-            f"{BALANCER} runs and may move IRQs {numbers} again: stop it, or give it --banirq for"
-            " each"
-        )
+    numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)
+    for writer in draft.view.snapshot.writers if wanted else ():
+        if writer in REMEDIES:
+            draft.warnings.append(
+                f"{writer} runs and may move IRQs {numbers} again: {REMEDIES[writer]}"
+            )
 
 
 def _called(irq: Irq) -> str:

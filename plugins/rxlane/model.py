@@ -91,6 +91,10 @@ class Irq:
     thread: Thread | None = field(default=None, metadata=LATER)
 
 
+# Programs that write what rxlane writes, each for reasons of its own.
+IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER = "irqbalance", "google-guest-agent", "NetworkManager"
+WRITERS = (IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER)
+
 # How a lane is polled, beside MODES: in the thread of its interrupt.
 IRQ_THREAD = "irq-thread"
 

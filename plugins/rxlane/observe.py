@@ -30,6 +30,8 @@ from rxlane.items import (
 from rxlane.model import (
     ATOM,
     CORE,
+    IRQBALANCE,
+    WRITERS,
     Capabilities,
     Cpu,
     Irq,
@@ -51,6 +53,8 @@ CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
 FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
 KTHREADS = "proc/2/task/2/children"
+SERVICES = "sys/fs/cgroup/system.slice"
+PARTITIONED = "sys/fs/cgroup/cpuset.cpus.isolated"
 WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
 
 # Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
@@ -95,7 +99,8 @@ def topology(sysfs: Sysfs) -> Topology:
     cpus = (_cpu(sysfs, n, n in online, nodes.get(n, 0)) for n in found)
     return Topology(
         tuple(replace(c, llc=caches.get(c.number), kind=kinds.get(c.number, "")) for c in cpus),
-        sysfs.cpus(f"{CPU}/isolated"),
+        # By the command line, and by isolated partitions of control groups since.
+        tuple(sorted({*sysfs.cpus(f"{CPU}/isolated"), *sysfs.cpus(PARTITIONED)})),
         sysfs.cpus(f"{CPU}/nohz_full"),
     )
 
@@ -259,12 +264,18 @@ def _sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:
 
 
 def _writers(sysfs: Sysfs) -> tuple[str, ...]:
-    """Return irqbalance when it runs: its socket is named after its pid (irqbalance.c)."""
+    """Return the programs of model.WRITERS that run, by the control group of their service.
+
+    irqbalance also by its socket, which is named after its pid (irqbalance.c): it may have been
+    started by hand.
+    """
+    groups = ((name, f"{SERVICES}/{name}.service/cgroup.procs") for name in WRITERS)
+    found = {name for name, path in groups if sysfs.read(path)}
     for name in sysfs.names("run/irqbalance"):
         match = re.fullmatch(r"irqbalance(\d+)\.sock", name)
-        if match and _runs(sysfs, int(match[1]), "irqbalance"):
-            return ("irqbalance",)
-    return ()
+        if match and _runs(sysfs, int(match[1]), IRQBALANCE):
+            found.add(IRQBALANCE)
+    return tuple(name for name in WRITERS if name in found)
 
 
 def _runs(sysfs: Sysfs, pid: int | None, name: str) -> bool:

@@ -284,7 +284,7 @@ def _host(snapshot: Snapshot) -> list[str]:
     lines = [f"  {s.name} {s.value}" for s in snapshot.sysctls]
     if snapshot.workqueue_cpus is not None:
         lines.append(_cut(f"  unbound kernel workers on {_cpus(snapshot.workqueue_cpus)}"))
-    lines += [f"  {writer} runs and may move interrupts" for writer in snapshot.writers]
+    lines += [f"  {writer} runs and may change settings of lanes" for writer in snapshot.writers]
     lines += [f"  somebody is logged in over {device}" for device in snapshot.sessions]
     return ["", "host:", *lines] if lines else []
 

@@ -82,6 +82,13 @@ def _bad(wanted: Policy) -> str:
     return str(caught.value)
 
 
+def test_network_manager_is_told_of_where_it_sets_the_same() -> None:
+    start = replace(host(), writers=("NetworkManager",))
+    (warning,) = decide(start, asked(rx_usecs=9)).warnings
+    assert "NetworkManager runs" in warning and "eth0" in warning
+    assert decide(start, asked(threaded="on")).warnings == ()
+
+
 def test_what_holds_is_not_written() -> None:
     plan = decide(host(), asked(channels=4, ring_rx=256, adaptive_rx="on", rx_usecs=3))
     assert plan.changes == () and len(plan.holds) == 4

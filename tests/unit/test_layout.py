@@ -146,6 +146,9 @@ def test_another_writer_is_told() -> None:
     start = replace(host(), writers=("irqbalance",))
     assert "40-43" in decide(start, asked(irq_cpus="auto")).warnings[0]
     assert decide(start, asked(rps="off")).warnings == ()
+    agent = replace(host(), writers=("google-guest-agent", "NetworkManager"))
+    (warning,) = decide(agent, asked(irq_cpus="auto")).warnings
+    assert "google-guest-agent runs" in warning and "set_multiqueue=false" in warning
 
 
 def test_device_that_is_down_keeps_its_interrupts() -> None:

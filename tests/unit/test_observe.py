@@ -210,6 +210,30 @@ def test_sysctls_and_other_writers(tmp_path: Path) -> None:
     assert observe._writers(sysfs) == (), "its pid went to another process"
 
 
+def test_writers_by_their_services(tmp_path: Path) -> None:
+    groups = "sys/fs/cgroup/system.slice"
+    files = {
+        f"{groups}/NetworkManager.service/cgroup.procs": "612\n",
+        f"{groups}/google-guest-agent.service/cgroup.procs": "700\n701\n",
+        f"{groups}/irqbalance.service/cgroup.procs": "",
+        f"{groups}/ssh.service/cgroup.procs": "800\n",
+    }
+    found = observe._writers(tree(tmp_path, files))
+    assert found == ("google-guest-agent", "NetworkManager")
+
+
+def test_partitions_of_control_groups_isolate_as_well(tmp_path: Path) -> None:
+    base = "sys/devices/system/cpu"
+    files = {
+        f"{base}/online": "0-7\n",
+        f"{base}/present": "0-7\n",
+        f"{base}/isolated": "2\n",
+        "sys/fs/cgroup/cpuset.cpus.isolated": "2,6-7\n",
+    }
+    found = observe.topology(tree(tmp_path, files))
+    assert found.isolated == (2, 6, 7) and found.housekeeping == (0, 1, 3, 4, 5)
+
+
 def test_an_irq_that_nobody_may_write_is_unmovable(tmp_path: Path) -> None:
     base = "proc/irq/41"
     files = {f"{base}/smp_affinity_list": "0-3", f"{base}/effective_affinity_list": "2"}

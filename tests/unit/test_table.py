@@ -105,7 +105,7 @@ def test_map_shows_steering_once_for_queues_alike() -> None:
         "  tx2: XPS from CPU 2",
         "  IRQs that the kernel keeps in place: 41",
         "  net.core.netdev_max_backlog 1000",
-        "  irqbalance runs and may move interrupts",
+        "  irqbalance runs and may change settings of lanes",
     ):
         assert line in text.splitlines()
     plain = json.loads(mapjson.map_json(host, host.links))
