@@ -78,16 +78,30 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
+@cache
+def _plain_types(cls: type) -> dict[str, frozenset[type]]:
+    """Return for each field the types of values that need no conversion, () where all do."""
+    found = {}
+    for name, hint in _hints(cls).items():
+        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        own = typing.get_args(hint) if union else (hint,)
+        found[name] = frozenset(own) & SCALARS
+    return found
+
+
 def from_plain(cls: type[_T], data: object, where: str = "") -> _T:
     """Return cls built from plain data; FORMAT names the place that does not fit."""
     where = where or cls.__name__.lower()
     if not isinstance(data, dict):
         raise _wrong(where, "no object")
-    hints = _hints(cls)  # type: ignore[arg-type]
+    hints, plain = _hints(cls), _plain_types(cls)  # type: ignore[arg-type]
     for name in data:
         if name not in hints:
             raise _wrong(f"{where}.{printable(str(name), 30)}", "unknown field")
-    built = {n: _convert(hints[n], v, f"{where}.{n}") for n, v in data.items()}
+    built = {
+        n: v if type(v) in plain[n] else _convert(hints[n], v, f"{where}.{n}")
+        for n, v in data.items()
+    }
     try:
         return cls(**built)
     except TypeError as error:
@@ -100,11 +114,6 @@ def _wrong(where: str, problem: str) -> RxlaneError:
 
 
 def _convert(hint: Any, value: object, where: str) -> Any:
-    if hint is str or hint is int:
-        # What most values are. bool is an int to isinstance, but true is no CPU number.
-        if type(value) is not hint:
-            raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
-        return value
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(typing.get_args(hint), value, where)
@@ -119,7 +128,8 @@ def _convert(hint: Any, value: object, where: str) -> Any:
         return tuple(_convert(h, v, where) for h, v in zip(of, value, strict=True))
     if is_dataclass(hint):
         return from_plain(hint, value, where)  # type: ignore[arg-type]
-    if not isinstance(value, hint):
+    # bool is an int to isinstance, but true is no CPU number.
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
     return value
 

@@ -18,6 +18,7 @@ from rxlane.netlink import (
     pack_attr,
     pack_u32,
     parse_attrs,
+    parse_uints,
 )
 
 _HEADER = struct.Struct("=BBH")  # struct genlmsghdr: cmd, version, reserved
@@ -30,6 +31,11 @@ def pack_command(command: int, version: int) -> bytes:
 def generic_attrs(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (number, payload) of a generic netlink answer."""
     return parse_attrs(body, _HEADER.size)
+
+
+def generic_uints(body: bytes, last: int) -> dict[int, int]:
+    """Return the attributes of a generic netlink answer; see parse_uints()."""
+    return parse_uints(body, _HEADER.size, last)
 
 
 def parse_family(body: bytes) -> tuple[int, frozenset[int]]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
-from rxlane.genl import Generic, generic_attrs
+from rxlane.genl import Generic, generic_attrs, generic_uints
 from rxlane.model import Capabilities, Napi
 from rxlane.netlink import NetlinkError, attr_uint, malformed, pack_attr, pack_u32
 
 
 def parse_napi(body: bytes) -> tuple[int, Napi]:
     """Return (ifindex, NAPI) of one napi-get answer."""
-    found = {n: attr_uint(p) for n, p in generic_attrs(body)}
+    found = generic_uints(body, u.NETDEV_A_NAPI_THREADED)
     if u.NETDEV_A_NAPI_ID not in found or u.NETDEV_A_NAPI_IFINDEX not in found:
         raise malformed("napi-get answer without id or ifindex")
     return found[u.NETDEV_A_NAPI_IFINDEX], Napi(
@@ -41,18 +41,17 @@ class QueueRow:
 def parse_queue(body: bytes) -> QueueRow:
     """Return one queue-get answer; attributes other than the four numbers may be nests."""
     wanted = (u.NETDEV_A_QUEUE_ID, u.NETDEV_A_QUEUE_IFINDEX, u.NETDEV_A_QUEUE_TYPE)
-    found = {n: p for n, p in generic_attrs(body) if n <= u.NETDEV_A_QUEUE_NAPI_ID}
+    found = generic_uints(body, u.NETDEV_A_QUEUE_NAPI_ID)
     if any(n not in found for n in wanted):
         raise malformed("queue-get answer without id, ifindex or type")
-    kind = attr_uint(found[u.NETDEV_A_QUEUE_TYPE])
+    kind = found[u.NETDEV_A_QUEUE_TYPE]
     if kind >= len(u.NETDEV_QUEUE_TYPE):
         raise malformed(f"queue type {kind}")
-    napi = found.get(u.NETDEV_A_QUEUE_NAPI_ID)
     return QueueRow(
-        attr_uint(found[u.NETDEV_A_QUEUE_IFINDEX]),
+        found[u.NETDEV_A_QUEUE_IFINDEX],
         u.NETDEV_QUEUE_TYPE[kind],
-        attr_uint(found[u.NETDEV_A_QUEUE_ID]),
-        None if napi is None else attr_uint(napi),
+        found[u.NETDEV_A_QUEUE_ID],
+        found.get(u.NETDEV_A_QUEUE_NAPI_ID),
     )
 
 

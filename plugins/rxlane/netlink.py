@@ -116,11 +116,35 @@ def parse_attrs(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def attr_uint(payload: bytes) -> int:
     """Return an unsigned attribute of 1, 2, 4 or 8 bytes (nla_put_uint() picks 4 or 8)."""
-    if len(payload) not in (1, 2, 4, 8):
+    if len(payload) not in _UINT_SIZES:
         raise malformed(f"number of {len(payload)} bytes")
     return int.from_bytes(payload, _BYTE_ORDER)
 
 
+def parse_uints(data: bytes, offset: int, last: int) -> dict[int, int]:
+    """Return {number: value} of the attributes up to the number last, which are all unsigned.
+
+    What parse_attrs() and attr_uint() give, for dumps of thousands of messages.
+    """
+    found = {}
+    end = len(data)
+    while end - offset >= _ATTR.size:
+        length, number = _ATTR.unpack_from(data, offset)
+        if length < _ATTR.size or offset + length > end:
+            raise malformed(f"attribute length {length} at {offset} of {end}")
+        number &= u.NLA_TYPE_MASK
+        if number <= last:
+            if length - _ATTR.size not in _UINT_SIZES:
+                raise malformed(f"number of {length - _ATTR.size} bytes")
+            value = data[offset + _ATTR.size : offset + length]
+            found[number] = int.from_bytes(value, _BYTE_ORDER)
+        offset += length + (-length % 4)
+    if offset < end:
+        raise malformed(f"{end - offset} bytes after the last attribute")
+    return found
+
+
+_UINT_SIZES = frozenset((1, 2, 4, 8))
 _BYTE_ORDER: Literal["little", "big"] = sys.byteorder
 
 
