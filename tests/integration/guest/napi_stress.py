@@ -266,12 +266,15 @@ def watch(board: Board, children: dict[str, mp.Process]) -> list[str]:
 
 
 def state(child: mp.Process) -> str:
-    """How it ended, or its state and where in the kernel it waits."""
+    """How it ended, or its state, where in the kernel it waits, and the command it waits for."""
     if not child.is_alive():
         return f"ended with {child.exitcode}"
-    kernel = Path(f"/proc/{child.pid}")
-    status = re.search(r"^State:\s*(.*)$", (kernel / "status").read_text(), re.M)
-    return f"{status[1] if status else '?'}: {(kernel / 'stack').read_text()}"
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,wchan:30=,args=", "--pid", str(child.pid), "--ppid", str(child.pid)],
+        capture_output=True,
+        text=True,
+    )
+    return shown.stdout
 
 
 def bring_home(nic: Nic) -> None:
