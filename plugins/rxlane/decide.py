@@ -18,6 +18,7 @@ from rxlane import (
     layout,
     placement,
     steering,
+    topology,
     uapi,
 )
 from rxlane.draft import Draft, assigned, without
@@ -89,9 +90,15 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
     placement.check_realtime(placer.topology, [*chosen, *handlers])
     dangers.check_threads(snapshot, [*chosen, *handlers], present)
     flows = placer.fork(snapshot.topology)
+    busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}
+    if any(section.idle_siblings for section in policy.irq):
+        beside = topology.siblings(snapshot.topology, busy)
+        # Idle siblings are a wish; the kernel's own work must have a CPU.
+        if set(snapshot.topology.housekeeping) - busy - beside:
+            flows.polled.update(beside)
+            busy |= beside
     steering.steer(draft, flows, assigned(snapshot, policy.steering), policy.steering)
     dangers.check_sockets(draft, threaded)
-    busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}
     housekeeping.keep(draft, policy.irq, busy)
 
 

@@ -78,6 +78,7 @@ IRQ_OPTIONS = (
     Option("thread_nice", "nice level -20..19 of the interrupts' threads"),
     Option("allow_realtime_cpu0", "1 permits real-time threads of interrupts on CPU 0"),
     Option("workqueue_cpus", "CPUs for unbound kernel workers: auto (not the pollers') or a list"),
+    Option("smt_siblings", "idle: nothing that is spread goes to siblings of pollers' CPUs; any"),
     Option("timer_migration", "1: timers of idle CPUs move to busy ones, 0: they stay"),
 )
 STEERING_OPTIONS = (
@@ -259,6 +260,7 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         node=text == NUMA_LOCAL,
         workqueue_cpus=_workers(read),
         timer_migration=read.integer("timer_migration", 0, 1),
+        idle_siblings=read.choice("smt_siblings", ("idle", "any")) == "idle",
         text=read.text(),
     )
 

@@ -78,6 +78,7 @@ class IrqLayout(Named):
     from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
     workqueue_cpus: None leave alone, () all but the pollers' (auto), else these.
+    idle_siblings: what is spread also keeps off the SMT siblings of pollers' CPUs.
     """
 
     modes: tuple[ModeRule, ...] = ()
@@ -89,6 +90,7 @@ class IrqLayout(Named):
     node: bool = False
     workqueue_cpus: tuple[int, ...] | None = None
     timer_migration: int | None = None
+    idle_siblings: bool = False
 
     @property
     def threads(self) -> bool:

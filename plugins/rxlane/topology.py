@@ -88,11 +88,11 @@ def _realtime_pool(
     """
     spare = max(0, len(topology.housekeeping) - HOUSEKEEPING_LEFT)
     given = isolated + tuple(sorted(sorted(rest, reverse=True)[:spare]))
-    beside = _siblings(topology, [n for n in topology.housekeeping if n not in given][:1])
+    beside = siblings(topology, [n for n in topology.housekeeping if n not in given][:1])
     return tuple(n for n in given if (n != 0 or cpu0) and n not in beside)
 
 
-def _siblings(topology: Topology, cpus: Collection[int]) -> set[int]:
+def siblings(topology: Topology, cpus: Collection[int]) -> set[int]:
     """Return the other CPUs on the cores of these."""
     return {s for cpu in topology.cpus if cpu.number in cpus for s in cpu.siblings} - set(cpus)
 
@@ -119,7 +119,7 @@ def realtime_problem(
     if len(left) < HOUSEKEEPING_LEFT:
         problem = f"real-time threads would leave only CPU {cpulist.render(left)} for all else"
         return problem, f"leave at least {HOUSEKEEPING_LEFT} housekeeping CPUs"
-    if all(_siblings(topology, [n]) & set(cpus) for n in left):
+    if all(siblings(topology, [n]) & set(cpus) for n in left):
         problem = (
             "real-time threads would run on the SMT siblings of every housekeeping CPU that is"
             f" left ({cpulist.render(left)})"

@@ -38,6 +38,24 @@ def test_workers_leave_pollers_and_isolated_cpus() -> None:
     assert mask(host(), workqueue_cpus="1-2") == "1-2"
 
 
+def test_siblings_of_pollers_idle_on_request() -> None:
+    """Workers and RPS leave whole cores; without the option only the pollers' own CPUs."""
+    start = host(cpus=simhost.topology(8, smt=2))
+    poll = {"threaded": "busy-poll@2-3,off@0-1", "thread_cpus": "4,6", "rps": "numa-local"}
+    for options, left in (({}, "0-3,5,7"), ({"smt_siblings": "idle"}, "0-3")):
+        assert mask(start, **poll, **options) == left
+        plan = decide(start, asked(**poll, **options))
+        steered = {c.after for c in plan.changes if c.target.item == "rps-cpus"}
+        assert steered == {left}
+    assert mask(start, threaded="on", thread_cpus="4-7", smt_siblings="idle") == "0-7"
+
+
+def test_siblings_do_not_idle_where_nothing_else_is_left() -> None:
+    start = host(simhost.link(queues=1), cpus=simhost.topology(2, smt=2))
+    poll = {"threaded": "busy-poll", "thread_cpus": "1", "smt_siblings": "idle"}
+    assert mask(start, **poll) == "0"
+
+
 def test_cpus_that_may_yet_come_stay_in_the_mask() -> None:
     start = replace(host(cpus=simhost.topology(4)), workqueue_cpus=tuple(range(16)))
     assert mask(start, threaded="busy-poll@3", thread_cpus="3") == "0-2,4-15"
