@@ -98,7 +98,8 @@ def store_preimages(repository: Path, name: str) -> None:
     known = set(git(repository, "ls-tree", "-r", "--name-only", "base").splitlines())
     archive = PREIMAGES / f"{name}.tar.xz"
     archive.parent.mkdir(exist_ok=True)
-    old = [path for path in files if path in known]
+    # By its attributes git tells which function a hunk is in.
+    old = [path for path in (".gitattributes", *files) if path in known]
     with tempfile.TemporaryDirectory() as scratch:
         plain = Path(scratch) / "preimages.tar"
         git(repository, "archive", "--format=tar", "-o", plain, "base", "--", *old)

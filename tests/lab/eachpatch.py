@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab import apt
 from lab.base import Base, apply_series, read_base, touched, unpack
-from lab.kernel import build_environment, compiler, configure
+from lab.kernel import build_environment, compiler, configure, not_held, wanted_of
 from lab.paths import cache
 from lab.progress import StepFailed, step, tool
 from lab.sparse import sparse
@@ -50,6 +50,16 @@ def objects(tree: Path, files: list[str]) -> list[str]:
     """The objects of the C files of the kernel among ``files`` that are in the tree."""
     kernel = (name for name in files if name.endswith(".c") and not name.startswith(PROGRAMS))
     return [f"{name.removesuffix('.c')}.o" for name in kernel if (tree / name).exists()]
+
+
+def take_in_options(tree: Path, name: str) -> None:
+    """Sets those options of the series that its patches have brought by now."""
+    wanted = wanted_of(name, "series", patched=True)
+    new = not_held(wanted, (tree / ".config").read_text())
+    if new:
+        with (tree / ".config").open("a") as config:
+            config.write("".join(f"{line}\n" for line in new))
+        made(tree, "olddefconfig")
 
 
 def made(tree: Path, *words: str) -> str:
@@ -91,11 +101,12 @@ def build_each(name: str) -> None:
     changed = {patch: touched(patch.read_text()) for patch in base.patches}
     everything = sorted({file for files in changed.values() for file in files})
     with sources(base, "each") as tree:
-        configure(tree, name, "series")
+        configure(tree, name, "series", patched=False)
         known = built(tree, name, "the base")
         known |= checked(tree, name, "the base", everything)
         for patch, files in changed.items():
             tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=tree)
+            take_in_options(tree, name)
             refuse(patch.name, built(tree, name, patch.name) - known)
             refuse(patch.name, checked(tree, name, patch.name, files) - known)
         refuse("the series", checked(tree, name, "the series", everything) - known)

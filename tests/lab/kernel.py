@@ -52,11 +52,14 @@ class KernelImage:
         return f"{self.release} ({self.flavour}, {'patched' if self.patched else 'stock'})"
 
 
-def fragments(base: str, flavour: str) -> list[Path]:
+def fragments(base: str, flavour: str, patched: bool) -> list[Path]:
+    """The flavour's, and what our series adds to the Kconfig of its base."""
     if flavour not in BASE_FLAVOURS[base]:
         known = ", ".join(BASE_FLAVOURS[base])
         raise ValueError(f"base {base} has no flavour {flavour!r}: there are {known}")
-    return [KCONFIG / name for name in FLAVOURS[flavour]]
+    parts = [KCONFIG / name for name in FLAVOURS[flavour]]
+    ours = KCONFIG / f"ours-{base}"
+    return [*parts, ours] if patched and ours.exists() else parts
 
 
 def wanted_options(text: str) -> dict[str, str]:
@@ -71,10 +74,10 @@ def wanted_options(text: str) -> dict[str, str]:
     return options
 
 
-def wanted_of(base: str, flavour: str) -> dict[str, str]:
+def wanted_of(base: str, flavour: str, patched: bool) -> dict[str, str]:
     """All options of a flavour, those of later fragments winning."""
     wanted: dict[str, str] = {}
-    for part in fragments(base, flavour):
+    for part in fragments(base, flavour, patched):
         wanted.update(wanted_options(part.read_text()))
     return wanted
 
@@ -107,9 +110,9 @@ def build_environment() -> dict[str, str]:
     }
 
 
-def configure(tree: Path, base: str, flavour: str) -> None:
+def configure(tree: Path, base: str, flavour: str, patched: bool) -> None:
     """.config of the flavour; StepFailed when an option asked for is not in the outcome."""
-    wanted = wanted_of(base, flavour)
+    wanted = wanted_of(base, flavour, patched)
     asked = tree / "lab.config"
     asked.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
     env = {**build_environment(), "KCONFIG_ALLCONFIG": str(asked)}
@@ -149,7 +152,7 @@ def compile_kernel(
             apply_series(base, tree)
         for edit in edits:
             edit.apply(tree)
-        configure(tree, base.name, flavour)
+        configure(tree, base.name, flavour, patched)
         jobs = f"-j{os.cpu_count() or 2}"
         env = build_environment()
         with step(f"building kernel {label} ({jobs}; the first build takes minutes)"):
@@ -173,7 +176,7 @@ def build(
     known = read_base(base)
     version = apt.choose(known.package, known.version)
     patches = [code_of(patch.read_bytes()) for patch in known.patches] if patched else []
-    config = json.dumps(wanted_of(base, flavour), sort_keys=True)
+    config = json.dumps(wanted_of(base, flavour, patched), sort_keys=True)
     faults = [repr(edit) for edit in edits]
     key = digest([known.package, version, *patches, *faults, config, tool(["gcc", "--version"])])
     found = built(

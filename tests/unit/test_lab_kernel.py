@@ -38,7 +38,14 @@ def test_every_group_has_a_reason() -> None:
 
 def test_unknown_flavour_is_refused() -> None:
     with pytest.raises(ValueError, match="7.2 has no flavour 'none'"):
-        fragments("7.2", "none")
+        fragments("7.2", "none", patched=False)
+
+
+def test_options_of_a_series_are_for_kernels_with_it() -> None:
+    ours = KCONFIG / "ours-6.12"
+    assert ours in fragments("6.12", "debug", patched=True)
+    assert ours not in fragments("6.12", "debug", patched=False)
+    assert ours not in fragments("7.2", "debug", patched=True)
 
 
 def test_flavours_exist() -> None:
