@@ -24,7 +24,8 @@ VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
 	profile.py)
 # What needs the debug kernel.
-DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py alloc_failures.py)
+DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_stress.py \
+	alloc_failures.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit hosts lint debs tool-debs kernel-tree kernel-refresh series integration check \

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`make check-debug`: whatever allocation fails, setting a NAPI is done whole or not at all."""
+"""`make check-debug`: whatever allocation fails, settings are done whole or not at all.
+
+Those of NAPIs, and the switching of interrupts to threaded mode.
+"""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +22,39 @@ FROM_OFF = ("threaded on", "threaded busy-poll", "device on", "device busy-poll"
 Outcome = dict[str, Any]
 
 
-def outcome(vm: Guest) -> Outcome:
-    for script in ("napi_contract.py", "napi_alloc_failures.py"):
-        vm.put(SCRIPTS / script, f"/root/{script}")
-    done = vm.run(["python3", "/root/napi_alloc_failures.py", vm.nic], timeout=1200)
+def outcome(vm: Guest, script: str, *beside: str) -> Outcome:
+    for name in ("failing.py", *beside, script):
+        vm.put(SCRIPTS / name, f"/root/{name}")
+    done = vm.run(["python3", f"/root/{script}", vm.nic], timeout=1200)
     found: Outcome = json.loads(done.stdout)
+    vm.check_splats()
+    print(json.dumps(found, indent=1))
     return found
 
 
-def test_done_whole_or_not_at_all() -> None:
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Guest]:
     with Guest(build("6.12", "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
-        found = outcome(vm)
-        vm.check_splats()
-    print(json.dumps(found, indent=1))
+        yield vm
+
+
+def test_napis_are_set_whole_or_not_at_all(machine: Guest) -> None:
+    found = outcome(machine, "napi_alloc_failures.py", "napi_contract.py")
     assert found["faults"] == []
     came = found["operations"]
     assert all(of_it["done"] for of_it in came.values())
     assert all(of_it["allocations"] for label, of_it in came.items() if "device" not in label)
     # That it was tried: threads were not to be had, and operations answered so.
     assert all(came[f"{name}, from off"]["errors"] for name in FROM_OFF)
+
+
+def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
+    found = outcome(machine, "irq_alloc_failures.py", "stress.py", "irq_stress.py")
+    assert found["faults"] == []
+    came = found["operations"]
+    assert len(came) == 3 * len(("first", "1", "0"))
+    assert all(of_it["done"] for of_it in came.values())
+    # That it was tried: the switch on needs memory, the switch off none.
+    assert {label for label, of_it in came.items() if of_it["errors"]} == {
+        label for label in came if not label.endswith(": 0, from 1")
+    }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The selftests of a base's networking, as a folder that a guest can be given."""
+"""The selftests of networking and interrupts of a base, as a folder that a guest can be given."""
 
 import os
 import shutil
@@ -17,6 +17,7 @@ FOLDERS = (
     "tools/net/ynl/",
     "tools/scripts/",
     "tools/testing/selftests/drivers/net/",
+    "tools/testing/selftests/irq/",
     "tools/testing/selftests/kselftest",
     "tools/testing/selftests/net/",
     # ynl's code generator looks for the top of the source by it.

@@ -2,59 +2,29 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Let each allocation of the operations that set NAPIs fail, one at a time; print JSON.
 
-Runs in the guest as root on a kernel with FAILSLAB and FAULT_INJECTION, beside napi_contract.py,
-and imports nothing of rxlane: ``napi_alloc_failures.py INTERFACE``. Each operation is done with the
-first allocation of this task failing (/proc/thread-self/fail-nth), then with the second, and so on
-until none is left to fail; then often with the thread that creates kernel threads failing at random
-(Documentation/fault-injection). After each the settings must be as before, where the operation was
-answered with an error, or as wanted; either, where there was no memory for the answer. The outcome
-is ``operations``, {operation: {what came of it: how often}}, and ``faults``, what was none of this.
+Runs in the guest as root, beside napi_contract.py and failing.py, which tells how, and imports
+nothing of rxlane: ``napi_alloc_failures.py INTERFACE``. After each the settings must be as before,
+where the operation was answered with an error, or as wanted; either, where there was no memory for
+the answer. The outcome is ``operations``, {operation: {what came of it: how often}}, and
+``faults``, what was none of this.
 """
 
 import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
+from failing import UNANSWERED, Task, Trial, finish, prepare  # type: ignore[import-not-found]
 from napi_contract import A_ID, A_PID, SETTINGS, Netdev, attr, u32  # type: ignore[import-not-found]
 
 # Before each: NAPIs without and with a thread, so that threads come, go, and change.
 MODES = {"off": 0, "on": 1, "busy-poll": 2}
-UNANSWERED = -1
-FAILSLAB = Path("/sys/kernel/debug/failslab")
-KTHREADD = 2
-# Per cent of kthreadd's allocations, of which a thread needs some ten, and operations at that.
-KTHREADD_FAILS, ROUNDS = 7, 60
-MOST_ALLOCATIONS = 200
 # From "off" these have the kernel make threads.
 NEEDS_THREAD = ("threaded on", "threaded busy-poll", "device on", "device busy-poll", "all")
 
 State = dict[str, int]
-
-
-class Task:
-    """This task's own fault injection; the file is held open, so that opening it cannot fail."""
-
-    def __init__(self) -> None:
-        self.file = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
-
-    def arm(self, nth: int) -> None:
-        os.pwrite(self.file, str(nth).encode(), 0)
-
-    def disarm(self) -> bool:
-        """Whether the failure has happened."""
-        left = int(os.pread(self.file, 32, 0))
-        os.pwrite(self.file, b"0", 0)
-        return left == 0
-
-
-def failslab(**values: object) -> None:
-    for name, value in values.items():
-        (FAILSLAB / name.replace("_", "-")).write_text(str(value))
 
 
 class Nic:
@@ -78,7 +48,7 @@ class Nic:
         try:
             return int(self.netdev.napi_set(attr(A_ID, u32(napi)) + body)["errno"])
         except OSError:  # no memory for the request or for its acknowledgement
-            return UNANSWERED
+            return int(UNANSWERED)
 
     def set_device(self, mode: int) -> int:
         try:
@@ -113,68 +83,32 @@ def operations(nic: Nic) -> dict[str, tuple[Operation, Callable[[State], State],
     return {**found, "all": one({"defer": 3, "flush": 9, "suspend": 11, "threaded": 1})}
 
 
-class Trial:
-    """One operation from one start; counts what came of it."""
+def trial(nic: Nic, name: str, start: str) -> Trial:
+    act, wants, everywhere = operations(nic)[name]
 
-    def __init__(self, nic: Nic, name: str, start: str) -> None:
-        self.nic, self.start = nic, MODES[start]
-        self.label = f"{name}, from {start}"
-        self.act, self.wants, self.everywhere = operations(nic)[name]
-        self.came = {"allocations": 0, "errors": 0, "done": 0, "unanswered": 0}
-        self.faults: list[str] = []
-
-    def look(self, before: dict[int, State], code: int, when: str) -> None:
-        after = self.nic.states()
-        wanted = {
-            napi: self.wants(state) if self.everywhere or napi == self.nic.napi else state
+    def wanted(before: dict[int, State]) -> dict[int, State]:
+        return {
+            napi: wants(state) if everywhere or napi == nic.napi else state
             for napi, state in before.items()
         }
-        right = {0: (wanted,), UNANSWERED: (before, wanted)}.get(code, (before,))
-        if after not in right:
-            self.faults.append(f"{self.label}, {when}: answered {code}, {after} not {right}")
-        self.came[{0: "done", UNANSWERED: "unanswered"}.get(code, "errors")] += 1
 
-    def each_allocation(self, task: Task) -> None:
-        for nth in range(1, MOST_ALLOCATIONS):
-            self.nic.reset(self.start)
-            before = self.nic.states()
-            task.arm(nth)
-            code = self.act()
-            happened = task.disarm()
-            self.look(before, code, f"allocation {nth}")
-            if not happened:
-                self.came["allocations"] = nth - 1
-                return
-        self.faults.append(f"{self.label}: more than {MOST_ALLOCATIONS} allocations")
-
-    def at_random(self) -> None:
-        """With the creation of kernel threads, which another task does, failing at random."""
-        for number in range(ROUNDS):
-            self.nic.reset(self.start)
-            before = self.nic.states()
-            failslab(times=-1)
-            code = self.act()
-            failslab(times=0)
-            self.look(before, code, f"round {number}")
+    return Trial(f"{name}, from {start}", lambda: nic.reset(MODES[start]), nic.states, act, wanted)
 
 
 def main() -> None:
-    subprocess.run(["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"], check=False)
-    failslab(verbose=0, ignore_gfp_wait="N", task_filter="Y", interval=1, times=0)
-    failslab(probability=KTHREADD_FAILS)
-    Path(f"/proc/{KTHREADD}/make-it-fail").write_text("1")
+    prepare()
     nic, task = Nic(sys.argv[1]), Task()
     came: dict[str, dict[str, int]] = {}
     faults: list[str] = []
     for name in operations(nic):
         for start in MODES:
-            trial = Trial(nic, name, start)
-            trial.each_allocation(task)
+            tried = trial(nic, name, start)
+            tried.each_allocation(task)
             if start == "off" and name in NEEDS_THREAD:
-                trial.at_random()
-            came[trial.label] = trial.came
-            faults += trial.faults
-    failslab(probability=0)
+                tried.at_random()
+            came[tried.label] = tried.came
+            faults += tried.faults
+    finish()
     nic.reset(0)
     print(json.dumps({"operations": came, "faults": faults}))
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Switch NAPIs between all modes under flood while everything else happens; print JSON.
 
-Runs in the guest as root, beside napi_contract.py, and imports nothing of rxlane:
+Runs in the guest as root, beside napi_contract.py and stress.py, and imports nothing of rxlane:
 ``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches it; the
 disturbers take the link down and up, change the channels, unbind and bind the driver, move the
 interface to another network namespace and back, and take a CPU offline and back. Everybody acts
@@ -14,9 +14,7 @@ its process} of those that no longer act; ``faults``, what was wrong in the end;
 the kernel could tell of stalled tasks.
 """
 
-import json
 import multiprocessing as mp
-import os
 import random
 import re
 import socket
@@ -24,80 +22,58 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from napi_contract import A_ID, A_PID, A_THREADED, Netdev, attr, u32  # type: ignore[import-not-found]
+from stress import (  # type: ignore[import-not-found]
+    CPU,
+    Arrivals,
+    Board,
+    Disturber,
+    Gone,
+    Nic,
+    attempt,
+    command,
+    conclude,
+    contest,
+    disturb,
+    hotplug,
+    link,
+    quiet_queues,
+    tasks_named,
+    write,
+)
 
 OFF, ON, BUSY = 0, 1, 2
 MODES = {OFF: "off", ON: "on", BUSY: "busy-poll"}
 QUEUES = 2
 PACKETS = 100
 AWAY = "stress-away"
-CPU = Path("/sys/devices/system/cpu/cpu1/online")
-# A role that did nothing for so long, in seconds, is stuck; a queue without a packet is quiet.
-STUCK_S, QUIET_S = 120.0, 60.0
-# How far, of all it has to do, a disturber may be ahead of the toggles.
-AHEAD = 0.02
+# A queue without a packet for so long, in seconds, is quiet.
+QUIET_S = 60.0
 # How long a wait for all tasks to pass through the scheduler may take, in seconds.
 TASKS_S = 60.0
 TRACING = Path("/sys/kernel/tracing")
 PROBES = Path("/proc/sys/debug/kprobes-optimization")
 
-
-class Gone(Exception):
-    """The interface, or what was to be done with it, is away just now: a disturber has it."""
-
-
-def command(*argv: str) -> None:
-    """Raises Gone where it fails: which of the disturbers was faster is nobody's fault."""
-    if subprocess.run(argv, capture_output=True, timeout=600, check=False).returncode:
-        raise Gone(argv)
+# Toggles that count, of all NAPIs.
+TOGGLES = "toggles"
 
 
-def write(path: Path, text: str) -> None:
+def napis(nic: Nic, netdev: Netdev) -> dict[int, tuple[int, int]]:
+    """{ID: (mode, pid or 0)} in the order of queues."""
     try:
-        path.write_text(text)
+        replies = netdev.napis(socket.if_nametoindex(nic.name()))
     except OSError as error:
-        raise Gone(path) from error
-
-
-class Nic:
-    """The interface by its place on the bus, since its name may change when it is bound anew."""
-
-    def __init__(self, name: str) -> None:
-        self.place = Path(f"/sys/class/net/{name}/device").resolve()
-        self.driver = (self.place / "driver").resolve()
-
-    def name(self) -> str:
-        try:
-            return os.listdir(self.place / "net")[0]
-        except (FileNotFoundError, IndexError) as error:
-            raise Gone("interface") from error
-
-    def received(self) -> int:
-        try:
-            path = Path(f"/sys/class/net/{self.name()}/statistics/rx_packets")
-            return int(path.read_text())
-        except OSError as error:
-            raise Gone("statistics") from error
-
-    def by_queue(self) -> list[int]:
-        told = subprocess.run(["ethtool", "-S", self.name()], capture_output=True, text=True)
-        return [int(n) for n in re.findall(r"rx_?(?:queue_)?\d+_packets: (\d+)", told.stdout)]
-
-    def napis(self, netdev: Netdev) -> dict[int, tuple[int, int]]:
-        """{ID: (mode, pid or 0)} in the order of queues."""
-        try:
-            replies = netdev.napis(socket.if_nametoindex(self.name()))
-        except OSError as error:
-            raise Gone("interface") from error
-        found = {}
-        for napi in replies:
-            number = {kind: struct.unpack("I", napi.get(kind, u32(0)))[0] for kind in
-                      (A_ID, A_THREADED, A_PID)}  # fmt: skip
-            found[number[A_ID]] = (number[A_THREADED], number[A_PID])
-        return dict(sorted(found.items()))
+        raise Gone("interface") from error
+    found = {}
+    for napi in replies:
+        number = {kind: struct.unpack("I", napi.get(kind, u32(0)))[0] for kind in
+                  (A_ID, A_THREADED, A_PID)}  # fmt: skip
+        found[number[A_ID]] = (number[A_THREADED], number[A_PID])
+    return dict(sorted(found.items()))
 
 
 class Toggler:
@@ -106,19 +82,7 @@ class Toggler:
     def __init__(self, nic: Nic, chance: random.Random, number: int) -> None:
         self.nic, self.chance, self.number = nic, chance, number
         self.netdev = Netdev()
-        self.seen = 0
-
-    def _traffic(self) -> bool:
-        """Waits a moment for the packets that make a toggle count."""
-        for _attempt in range(200):
-            now = self.nic.received()
-            if now < self.seen:
-                self.seen = 0  # bound anew: it counts from the start
-            if now - self.seen >= PACKETS:
-                self.seen = now
-                return True
-            time.sleep(0.002)
-        return False
+        self.arrivals = Arrivals(nic, PACKETS)
 
     def _set(self, napi: int, mode: int) -> None:
         if self.chance.randrange(8) == 0:
@@ -129,26 +93,19 @@ class Toggler:
             raise Gone("NAPI")
 
     def act(self) -> str | None:
-        before = self.nic.napis(self.netdev)
+        before = napis(self.nic, self.netdev)
         if len(before) <= self.number:
             raise Gone("NAPI")
         napi = list(before)[self.number]
         had = before[napi][1]
         mode = OFF if had else self.chance.choice((ON, BUSY))
-        enough = self._traffic()
+        enough = self.arrivals.enough()
         self._set(napi, mode)
-        now = self.nic.napis(self.netdev).get(napi)
+        now = napis(self.nic, self.netdev).get(napi)
         if now is None:
             raise Gone("NAPI")
         changed = now[0] == mode and bool(now[1]) != bool(had)
         return MODES[mode] if changed and enough else None
-
-
-def link(nic: Nic, chance: random.Random) -> None:
-    name = nic.name()
-    command("ip", "link", "set", name, "down")
-    time.sleep(chance.uniform(0, 0.05))
-    command("ip", "link", "set", name, "up")
 
 
 def channels(nic: Nic, _chance: random.Random) -> None:
@@ -157,8 +114,8 @@ def channels(nic: Nic, _chance: random.Random) -> None:
 
 
 def bind(nic: Nic, _chance: random.Random) -> None:
-    write(nic.driver / "unbind", nic.place.name)
-    write(nic.driver / "bind", nic.place.name)
+    nic.unbind()
+    nic.bind()
     command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
     command("ip", "link", "set", nic.name(), "up")
 
@@ -171,13 +128,7 @@ def namespace(nic: Nic, chance: random.Random) -> None:
     command("ip", "link", "set", name, "up")
 
 
-def hotplug(_nic: Nic, chance: random.Random) -> None:
-    write(CPU, "0")
-    time.sleep(chance.uniform(0, 0.05))
-    write(CPU, "1")
-
-
-DISTURBERS: dict[str, Callable[[Nic, random.Random], None]] = {
+DISTURBERS: dict[str, Disturber] = {
     "link": link,
     "channels": channels,
     "bind": bind,
@@ -187,62 +138,13 @@ DISTURBERS: dict[str, Callable[[Nic, random.Random], None]] = {
 TOGGLERS = [f"NAPI {number}" for number in range(QUEUES)]
 
 
-class Board:
-    """What all processes write their counts on. ``counts``: successes by role and by mode."""
-
-    def __init__(self, toggles: int, disturbances: int, seconds: float) -> None:
-        self.keys = [*DISTURBERS, *TOGGLERS, *MODES.values()]
-        self.counts = mp.Array("q", len(self.keys))
-        self.acts = mp.Array("q", len(self.keys))
-        self.toggles, self.disturbances = toggles, disturbances
-        self.end = time.monotonic() + seconds
-
-    def add(self, key: str) -> None:
-        with self.counts:
-            self.counts[self.keys.index(key)] += 1
-
-    def acted(self, key: str) -> None:
-        self.acts[self.keys.index(key)] += 1
-
-    def count(self, key: str) -> int:
-        return int(self.counts[self.keys.index(key)])
-
-    def done(self, role: str) -> float:
-        """The part of its duty that a role has done."""
-        if role in DISTURBERS:
-            return self.count(role) / self.disturbances
-        return sum(self.count(mode) for mode in MODES.values()) / self.toggles
-
-    def ahead(self, role: str) -> bool:
-        return self.done(role) > self.done(TOGGLERS[0]) + AHEAD
-
-    def over(self) -> bool:
-        return time.monotonic() > self.end or all(
-            self.done(role) >= 1 for role in (*DISTURBERS, TOGGLERS[0])
-        )
-
-
-def disturb(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
-    while not board.over():
-        try:
-            DISTURBERS[role](nic, chance)
-            board.add(role)
-        except Gone:
-            time.sleep(0.01)
-        board.acted(role)
-        time.sleep(chance.uniform(0, 0.1))
-        # Who is ahead leaves the others more of the time.
-        while board.ahead(role) and not board.over():
-            board.acted(role)
-            time.sleep(0.1)
-
-
 def toggle(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
     toggler = Toggler(nic, chance, TOGGLERS.index(role))
     while not board.over():
         try:
             mode = toggler.act()
             if mode:
+                board.add(TOGGLES)
                 board.add(role)
                 board.add(mode)
         except Gone:
@@ -250,44 +152,9 @@ def toggle(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
         board.acted(role)
 
 
-def watch(board: Board, children: dict[str, mp.Process]) -> list[str]:
-    """Waits for all to end; the roles that do not act any more, should there be any."""
-    last = {role: (-1, time.monotonic()) for role in children}
-    while any(child.is_alive() for child in children.values()):
-        time.sleep(0.5)
-        for role, child in children.items():
-            acts = board.acts[board.keys.index(role)]
-            if acts != last[role][0] or not child.is_alive():
-                last[role] = (acts, time.monotonic())
-        stuck = [role for role, (_, at) in last.items() if time.monotonic() - at > STUCK_S]
-        if stuck:
-            return stuck
-    return [role for role, child in children.items() if child.exitcode]
-
-
-def state(child: mp.Process) -> str:
-    """How it ended, or its state, where in the kernel it waits, and the command it waits for."""
-    if not child.is_alive():
-        return f"ended with {child.exitcode}"
-    shown = subprocess.run(
-        ["ps", "-o", "stat=,wchan:30=,args=", "--pid", str(child.pid), "--ppid", str(child.pid)],
-        capture_output=True,
-        text=True,
-    )
-    return shown.stdout
-
-
 def bring_home(nic: Nic) -> None:
     """Everything that a disturber may have left in the middle."""
-    steps: list[Callable[[], None]] = [
-        lambda: write(CPU, "1"),
-        lambda: write(nic.driver / "bind", nic.place.name),
-    ]
-    for step in steps:
-        try:
-            step()
-        except Gone:
-            continue  # it is so already
+    attempt(lambda: write(CPU, "1"), nic.bind)
     shown = subprocess.run(["ip", "-n", AWAY, "-br", "link"], capture_output=True, text=True)
     for name in re.findall(r"^((?!lo\b)[\w.]+)", shown.stdout, re.M):
         command("ip", "-n", AWAY, "link", "set", name, "netns", "1")
@@ -295,28 +162,15 @@ def bring_home(nic: Nic) -> None:
     command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
 
 
-def quiet_queues(nic: Nic) -> list[int]:
-    """Queues that no packet comes from, though all are flooded."""
-    first = nic.by_queue()
-    end = time.monotonic() + QUIET_S
-    while time.monotonic() < end:
-        quiet = [n for n, (old, new) in enumerate(zip(first, nic.by_queue(), strict=True))
-                 if new - old < PACKETS]  # fmt: skip
-        if not quiet:
-            return []
-        time.sleep(0.2)
-    return quiet if first else [-1]
-
-
 def set_all(nic: Nic, netdev: Netdev, mode: int) -> None:
-    for napi in nic.napis(netdev):
+    for napi in napis(nic, netdev):
         answer = netdev.napi_set(attr(A_ID, u32(napi)) + attr(A_THREADED, u32(mode)))
         if answer["errno"]:
             raise SystemExit(f"NAPI {napi}: threaded={mode} was answered {answer}")
 
 
 def unlike(nic: Nic, netdev: Netdev, mode: int) -> Iterator[str]:
-    for napi, (now, pid) in nic.napis(netdev).items():
+    for napi, (now, pid) in napis(nic, netdev).items():
         if now != mode or bool(pid) != (mode != OFF):
             yield f"NAPI {napi}: mode {now}, pid {pid}, wanted {MODES[mode]}"
 
@@ -353,7 +207,10 @@ def afterwards(nic: Nic) -> list[str]:
     for mode in (ON, BUSY, ON, OFF):
         set_all(nic, netdev, mode)
         faults += unlike(nic, netdev, mode)
-        faults += [f"{MODES[mode]}: queue {queue} is quiet" for queue in quiet_queues(nic)]
+        faults += [
+            f"{MODES[mode]}: queue {queue} is quiet"
+            for queue in quiet_queues(nic, PACKETS, QUIET_S)
+        ]
         if mode == BUSY:
             faults += tasks_stalled()
     for mode in (ON, OFF):
@@ -362,40 +219,31 @@ def afterwards(nic: Nic) -> list[str]:
         Path(f"/sys/class/net/{nic.name()}/threaded").write_text(str(mode))
         command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
         faults += [f"back after -L: {fault}" for fault in unlike(nic, netdev, mode)]
-    left = [comm.read_text().strip() for comm in Path("/proc").glob("[0-9]*/comm")]
-    return faults + [f"left: {comm}" for comm in left if comm.startswith("napi/")]
+    return faults + [f"left: {name}" for name in tasks_named("napi/")]
 
 
 def main() -> None:
     name, toggles, disturbances, seconds, seed = sys.argv[1:]
     nic = Nic(name)
     subprocess.run(["ip", "netns", "add", AWAY], check=True)
-    board = Board(int(toggles), int(disturbances), float(seconds))
-    started = time.monotonic()
-    children = {}
-    for number, role in enumerate([*DISTURBERS, *TOGGLERS]):
-        work = disturb if role in DISTURBERS else toggle
-        chance = random.Random(int(seed) + number)
-        child = mp.Process(target=work, args=(board, nic, role, chance), daemon=True)
-        child.start()
-        children[role] = child
-    stuck = watch(board, children)
-    outcome = {
-        "counts": {key: board.count(key) for key in board.keys},
-        "seconds": round(time.monotonic() - started),
-        "stuck": {role: state(children[role]) for role in stuck},
-        "faults": [],
-        "probes": PROBES.exists(),
+    wanted = {TOGGLES: int(toggles)} | dict.fromkeys(DISTURBERS, int(disturbances))
+    board = Board(wanted, TOGGLES, [*TOGGLERS, *MODES.values()], float(seconds))
+    chances = {
+        role: random.Random(int(seed) + number)
+        for number, role in enumerate([*DISTURBERS, *TOGGLERS])
     }
-    if not stuck:
+    works = {
+        role: partial(disturb, board, nic, role, disturber, chances[role])
+        for role, disturber in DISTURBERS.items()
+    } | {role: partial(toggle, board, nic, role, chances[role]) for role in TOGGLERS}
+    outcome = contest(board, works)
+    outcome["probes"] = PROBES.exists()
+    if not outcome["stuck"]:
         bring_home(nic)
         outcome["faults"] = afterwards(nic)
         subprocess.run(["ip", "netns", "delete", AWAY], check=True)
-    print(json.dumps(outcome), flush=True)
-    # A child in uninterruptible sleep cannot be waited for.
-    os._exit(0)
+    conclude(outcome)
 
 
 if __name__ == "__main__":
-    mp.set_start_method("fork")
     main()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Let allocations of one operation fail, one at a time, and tell what came of it.
+
+Runs in the guest as root on a kernel with FAILSLAB and FAULT_INJECTION, and imports nothing of
+rxlane. An operation is done with the first allocation of this task failing (fail-nth), then with
+the second, and so on until none is left to fail; then often with the thread that creates kernel
+threads failing at random (Documentation/fault-injection).
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FAILSLAB = Path("/sys/kernel/debug/failslab")
+KTHREADD = 2
+# Per cent of kthreadd's allocations, of which a thread needs some ten, and operations at that.
+KTHREADD_FAILS, ROUNDS = 7, 60
+MOST_ALLOCATIONS = 200
+UNANSWERED = -1
+
+
+class Task:
+    """This task's own fault injection; the file is held open, so that opening it cannot fail."""
+
+    def __init__(self) -> None:
+        self.file = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
+
+    def arm(self, nth: int) -> None:
+        os.pwrite(self.file, str(nth).encode(), 0)
+
+    def disarm(self) -> bool:
+        """Whether the failure has happened."""
+        left = int(os.pread(self.file, 32, 0))
+        os.pwrite(self.file, b"0", 0)
+        return left == 0
+
+
+def failslab(**values: object) -> None:
+    for name, value in values.items():
+        (FAILSLAB / name.replace("_", "-")).write_text(str(value))
+
+
+def prepare() -> None:
+    """Failures are possible from now on, and happen where they are asked for."""
+    subprocess.run(["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"], check=False)
+    failslab(verbose=0, ignore_gfp_wait="N", task_filter="Y", interval=1, times=0)
+    failslab(probability=KTHREADD_FAILS)
+    Path(f"/proc/{KTHREADD}/make-it-fail").write_text("1")
+
+
+def finish() -> None:
+    failslab(probability=0)
+
+
+class Trial:
+    """One operation from one start; counts what came of it.
+
+    ``reset`` brings the start about and ``look`` tells the settings, which are to be as
+    ``wanted(before)`` where ``act`` returns 0, and as before where it returns an errno; either,
+    where it returns UNANSWERED.
+    """
+
+    def __init__(
+        self, label: str, reset: Callable[[], None], look: Callable[[], Any],
+        act: Callable[[], int], wanted: Callable[[Any], Any],
+    ) -> None:  # fmt: skip
+        self.label, self.reset, self.look, self.act, self.wanted = label, reset, look, act, wanted
+        self.came = {"allocations": 0, "errors": 0, "done": 0, "unanswered": 0}
+        self.faults: list[str] = []
+
+    def _judge(self, before: Any, code: int, when: str) -> None:
+        after, wanted = self.look(), self.wanted(before)
+        right = {0: (wanted,), UNANSWERED: (before, wanted)}.get(code, (before,))
+        if after not in right:
+            self.faults.append(f"{self.label}, {when}: answered {code}, {after} not {right}")
+        self.came[{0: "done", UNANSWERED: "unanswered"}.get(code, "errors")] += 1
+
+    def each_allocation(self, task: Task) -> None:
+        for nth in range(1, MOST_ALLOCATIONS):
+            self.reset()
+            before = self.look()
+            task.arm(nth)
+            code = self.act()
+            happened = task.disarm()
+            self._judge(before, code, f"allocation {nth}")
+            if not happened:
+                self.came["allocations"] = nth - 1
+                return
+        self.faults.append(f"{self.label}: more than {MOST_ALLOCATIONS} allocations")
+
+    def at_random(self) -> None:
+        """With the creation of kernel threads, which another task does, failing at random."""
+        for number in range(ROUNDS):
+            self.reset()
+            before = self.look()
+            failslab(times=-1)
+            code = self.act()
+            failslab(times=0)
+            self._judge(before, code, f"round {number}")

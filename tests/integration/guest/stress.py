@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the stress scripts have in common: many processes, a board of counts, a watch over them.
+
+Runs in the guest as root and imports nothing of rxlane. One process a role: togglers switch
+something, disturbers take the interface away in some way and bring it back. Everybody acts until
+all have acted often enough or the time is over.
+"""
+
+import json
+import multiprocessing as mp
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+CPU = Path("/sys/devices/system/cpu/cpu1/online")
+# A role that did nothing for so long, in seconds, is stuck.
+STUCK_S = 120.0
+# How far, of all it has to do, a disturber may be ahead of what sets the pace.
+AHEAD = 0.02
+
+
+class Gone(Exception):
+    """The interface, or what was to be done with it, is away just now: a disturber has it."""
+
+
+def command(*argv: str) -> None:
+    """Raises Gone where it fails: which of the disturbers was faster is nobody's fault."""
+    if subprocess.run(argv, capture_output=True, timeout=600, check=False).returncode:
+        raise Gone(argv)
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Gone(path) from error
+
+
+class Nic:
+    """The interface by its place on the bus, since its name may change when it is bound anew."""
+
+    def __init__(self, name: str) -> None:
+        self.place = Path(f"/sys/class/net/{name}/device").resolve()
+        self.driver = (self.place / "driver").resolve()
+
+    def name(self) -> str:
+        try:
+            return os.listdir(self.place / "net")[0]
+        except (FileNotFoundError, IndexError) as error:
+            raise Gone("interface") from error
+
+    def received(self) -> int:
+        try:
+            path = Path(f"/sys/class/net/{self.name()}/statistics/rx_packets")
+            return int(path.read_text())
+        except OSError as error:
+            raise Gone("statistics") from error
+
+    def by_queue(self) -> list[int]:
+        """Packets of each receive queue; drivers of single queues do not tell them apart."""
+        told = subprocess.run(["ethtool", "-S", self.name()], capture_output=True, text=True)
+        found = re.findall(r"rx_?(?:queue_)?\d+_packets: (\d+)", told.stdout)
+        return [int(n) for n in found] or [self.received()]
+
+    def unbind(self) -> None:
+        write(self.driver / "unbind", self.place.name)
+
+    def bind(self) -> None:
+        write(self.driver / "bind", self.place.name)
+
+
+class Arrivals:
+    """Whether enough packets have arrived since it was last so."""
+
+    def __init__(self, nic: Nic, packets: int) -> None:
+        self.nic, self.packets = nic, packets
+        self.seen = 0
+
+    def enough(self) -> bool:
+        """Waits a moment for them."""
+        for _attempt in range(200):
+            now = self.nic.received()
+            if now < self.seen:
+                self.seen = 0  # bound anew: it counts from the start
+            if now - self.seen >= self.packets:
+                self.seen = now
+                return True
+            time.sleep(0.002)
+        return False
+
+
+def link(nic: Nic, chance: random.Random) -> None:
+    name = nic.name()
+    command("ip", "link", "set", name, "down")
+    time.sleep(chance.uniform(0, 0.05))
+    command("ip", "link", "set", name, "up")
+
+
+def hotplug(_nic: Nic, chance: random.Random) -> None:
+    write(CPU, "0")
+    time.sleep(chance.uniform(0, 0.05))
+    write(CPU, "1")
+
+
+Disturber = Callable[[Nic, random.Random], None]
+
+
+class Board:
+    """What all processes write on: ``counts`` of successes, ``acts`` of successes and failures.
+
+    ``wanted`` is how often each key is to be counted at least, ``pace`` the one of these that no
+    disturber may be far ahead of, and ``also`` are keys without a limit.
+    """
+
+    def __init__(
+        self, wanted: Mapping[str, int], pace: str, also: Iterable[str], seconds: float
+    ) -> None:
+        self.wanted, self.pace = dict(wanted), pace
+        self.keys = [*wanted, *also]
+        self.counts = mp.Array("q", len(self.keys))
+        self.acts = mp.Array("q", len(self.keys))
+        self.end = time.monotonic() + seconds
+
+    def add(self, key: str) -> None:
+        with self.counts:
+            self.counts[self.keys.index(key)] += 1
+
+    def acted(self, key: str) -> None:
+        self.acts[self.keys.index(key)] += 1
+
+    def done(self, key: str) -> float:
+        """The part of what is wanted."""
+        return int(self.counts[self.keys.index(key)]) / self.wanted[key]
+
+    def ahead(self, role: str) -> bool:
+        return self.done(role) > self.done(self.pace) + AHEAD
+
+    def over(self) -> bool:
+        return time.monotonic() > self.end or all(self.done(key) >= 1 for key in self.wanted)
+
+    def told(self) -> dict[str, int]:
+        return {key: int(self.counts[place]) for place, key in enumerate(self.keys)}
+
+
+def disturb(board: Board, nic: Nic, role: str, disturber: Disturber, chance: random.Random) -> None:
+    while not board.over():
+        try:
+            disturber(nic, chance)
+            board.add(role)
+        except Gone:
+            time.sleep(0.01)
+        board.acted(role)
+        time.sleep(chance.uniform(0, 0.1))
+        # Who is ahead leaves the others more of the time.
+        while board.ahead(role) and not board.over():
+            board.acted(role)
+            time.sleep(0.1)
+
+
+def watch(board: Board, children: Mapping[str, BaseProcess]) -> list[str]:
+    """Waits for all to end; the roles that do not act any more, should there be any."""
+    last = {role: (-1, time.monotonic()) for role in children}
+    while any(child.is_alive() for child in children.values()):
+        time.sleep(0.5)
+        for role, child in children.items():
+            acts = board.acts[board.keys.index(role)]
+            if acts != last[role][0] or not child.is_alive():
+                last[role] = (acts, time.monotonic())
+        stuck = [role for role, (_, at) in last.items() if time.monotonic() - at > STUCK_S]
+        if stuck:
+            return stuck
+    return [role for role, child in children.items() if child.exitcode]
+
+
+def state(child: BaseProcess) -> str:
+    """How it ended, or its state, where in the kernel it waits, and the command it waits for."""
+    if not child.is_alive():
+        return f"ended with {child.exitcode}"
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,wchan:30=,args=", "--pid", str(child.pid), "--ppid", str(child.pid)],
+        capture_output=True,
+        text=True,
+    )
+    return shown.stdout
+
+
+def contest(board: Board, works: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
+    """Runs each work in a process of its own: counts, seconds, and {role: its state} if stuck."""
+    started = time.monotonic()
+    children = {}
+    for role, work in works.items():
+        children[role] = mp.get_context("fork").Process(target=work, daemon=True)
+        children[role].start()
+    stuck = watch(board, children)
+    return {
+        "counts": board.told(),
+        "seconds": round(time.monotonic() - started),
+        "stuck": {role: state(children[role]) for role in stuck},
+        "faults": [],
+    }
+
+
+def conclude(outcome: dict[str, Any]) -> NoReturn:
+    """Prints the outcome. A child in uninterruptible sleep cannot be waited for."""
+    print(json.dumps(outcome), flush=True)
+    os._exit(0)
+
+
+def attempt(*steps: Callable[[], None]) -> None:
+    """What disturbers may have left in the middle; what is done already does not matter."""
+    for step in steps:
+        try:
+            step()
+        except Gone:
+            continue
+
+
+def quiet_queues(
+    nic: Nic, packets: int, patience: float, flooded: Iterable[int] | None = None
+) -> list[int]:
+    """Of the queues that are flooded, by default all, those that no packet comes from."""
+    first = nic.by_queue()
+    asked = range(len(first)) if flooded is None else flooded
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        quiet = [n for n, (old, new) in enumerate(zip(first, nic.by_queue(), strict=True))
+                 if n in asked and new - old < packets]  # fmt: skip
+        if not quiet:
+            return []
+        time.sleep(0.2)
+    return quiet
+
+
+def tasks_named(start: str) -> list[str]:
+    """Names of all tasks that begin like this; one that ends meanwhile has none."""
+    names = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            names.append(comm.read_text().strip())
+        except OSError:
+            continue
+    return [name for name in names if name.startswith(start)]
