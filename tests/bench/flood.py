@@ -45,16 +45,21 @@ LEAD_MS = 300  # the flood outlasts the sink's window by this
 
 
 class Mode(enum.Enum):
-    """How the guest's receive queue is polled: (sysfs `threaded`, nice of its thread)."""
+    """How the guest's receive queue is polled.
 
-    SOFTIRQ = ("softirq", 0, 0)
-    THREADED = ("threaded", 1, 0)
-    NICE10 = ("threaded, nice 10", 1, 10)
+    (sysfs `threaded`, nice of its thread, `threaded` of the interrupts).
+    """
 
-    def __init__(self, label: str, threaded: int, nice: int) -> None:
+    SOFTIRQ = ("softirq", 0, 0, 0)
+    THREADED = ("threaded", 1, 0, 0)
+    NICE10 = ("threaded, nice 10", 1, 10, 0)
+    IRQ = ("threaded interrupt", 0, 0, 1)
+
+    def __init__(self, label: str, threaded: int, nice: int, irq: int) -> None:
         self.label = label
         self.threaded = threaded
         self.nice = nice
+        self.irq = irq
 
 
 class ModeRefused(Exception):
@@ -127,8 +132,22 @@ class Bench:
         found = self.guest.run(["pgrep", f"^napi/{self.nic}-"], check=False)
         return found.stdout.split()
 
+    def irq_files(self) -> list[str]:
+        """Of the interrupts of the NIC's queues, on kernels that can switch them."""
+        vectors = f"/sys/class/net/{self.nic}/device/../msi_irqs"
+        line = "cd -P $0 && for irq in *; do ls /proc/irq/$irq/*put.*/threaded; done"
+        return self.guest.run(["sh", "-c", line, vectors], check=False).stdout.split()
+
+    def set_interrupts(self, mode: Mode) -> None:
+        files = self.irq_files()
+        if mode.irq and not files:
+            raise ModeRefused("the kernel has no file that switches the NIC's interrupts")
+        for file in files:
+            self.guest.put(f"{mode.irq}\n".encode(), file)
+
     def set_mode(self, mode: Mode) -> None:
         """Switches the whole NIC by sysfs, which every kernel since 5.12 has. ModeRefused."""
+        self.set_interrupts(mode)
         switch = f"/sys/class/net/{self.nic}/threaded"
         self.guest.put(f"{mode.threaded}\n".encode(), switch)
         held = self.guest.run(["cat", switch]).stdout.strip()

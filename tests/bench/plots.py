@@ -9,6 +9,7 @@ from bench.goodput import Curve
 from bench.rr import Polling, Transport
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
+from bench.seed001 import IrqRow
 from bench.seed003 import P5, P50, P99, Row
 from bench.stats import Summary
 from bench.third import COLUMNS, ThirdRow
@@ -61,6 +62,16 @@ def plot_000(floods: Sequence[FloodRow], spares: Sequence[SpareRow], stem: Path)
           ("threaded", [row.threaded for row in spares])], 0.01)  # fmt: skip
     spare.set(title="Messages above the MTU, offered at the rate softirq mode just carries",
               ylabel="% of the CPU left", xlabel="message size / flows")  # fmt: skip
+    return save(drawn, stem)
+
+
+def plot_001(rows: Sequence[IrqRow], stem: Path) -> list[Path]:
+    drawn, axes = figure()
+    bars(axes, [f"{row.seed.size}/{row.seed.flows}" for row in rows],
+         [("hard interrupt", [row.hard for row in rows]),
+          ("threaded interrupt", [row.threaded for row in rows])], 1000)  # fmt: skip
+    axes.set(title="Full UDP flood, one virtual CPU", ylabel="kpps at the application",
+             xlabel="message size / flows")  # fmt: skip
     return save(drawn, stem)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
-    run.py [--table 000] [--table goodput] [--table third] [--table scheduling]
+    run.py [--table 000] [--table 001] [--table goodput] [--table third] [--table scheduling]
            [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
 
-The tables of seed 000 share a guest of one CPU; the latency tables boot guests of their own.
+The tables of seeds 000 and 001 share a guest of one CPU; the latency tables boot guests of their
+own.
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bench import goodput, latency, plots, scheduling, seed000, tables, third
+from bench import goodput, latency, plots, scheduling, seed000, seed001, tables, third
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
 from bench.qmp import MonitorRefused
@@ -51,6 +52,20 @@ def table_000(bench: Bench, args: argparse.Namespace, report: Report) -> None:
         f"000 {row.seed.size}/{row.seed.flows}: {row.gain.median:.2f} times, not {seed000.FACTOR:g}"
         for row in floods
         if not row.holds
+    ]
+
+
+def table_001(bench: Bench, args: argparse.Namespace, report: Report) -> None:
+    rows = seed001.measure(bench, seed001.seed_rows(args.quick), args.rounds, say)
+    show("Seed 001, full UDP flood: median (lowest..highest run)", tables.irq_table(rows))
+    plots.plot_001(rows, OUT / "seed001")
+    report.results["001"] = tables.plain(rows)
+    report.missed += [
+        f"001 {row.seed.size}/{row.seed.flows}: {row.gain.median:.2f} times hard interrupts, not "
+        f"{seed001.FACTOR:g}, or {row.of_napi.median:.2f} of the NAPI's thread, not "
+        f"{seed001.OF_NAPI:g}"
+        for row in rows
+        if row.of_napi and not row.holds
     ]
 
 
@@ -94,7 +109,7 @@ def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> 
     report.results["scheduling"] = tables.plain(rows)
 
 
-FLOODS = {"000": table_000, "goodput": table_goodput, "third": table_third,
+FLOODS = {"000": table_000, "001": table_001, "goodput": table_goodput, "third": table_third,
           "scheduling": table_scheduling}  # fmt: skip
 TABLES = (*FLOODS, "003", "bases")
 FLOOD_ROUNDS, QUICK_ROUNDS = 5, 3

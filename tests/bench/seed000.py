@@ -8,7 +8,7 @@ read instead, at the offered rate that softirq mode just carries.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,17 +25,17 @@ A_AND_B = (Mode.SOFTIRQ, Mode.THREADED)
 Say = Callable[[str], None]
 P = TypeVar("P")
 R = TypeVar("R")
+Kind = TypeVar("Kind", bound="Row")
 
 
 @dataclass(frozen=True)
-class SeedRow:
-    """One row of the seed's table, in thousands of packets a second."""
+class Row:
+    """One row of a seed's table, in thousands of packets a second."""
 
     size: int
     flows: int
     vanilla: float
     threaded: float
-    both: float
 
     @property
     def fits(self) -> bool:
@@ -44,6 +44,13 @@ class SeedRow:
     @property
     def gain(self) -> float:
         return self.threaded / self.vanilla
+
+
+@dataclass(frozen=True)
+class SeedRow(Row):
+    """With a third column, where the hypervisor is threaded too."""
+
+    both: float
 
     @property
     def gain_both(self) -> float:
@@ -78,22 +85,24 @@ class SpareRow:
     arrived_threaded: float
 
 
-def parse(text: str) -> list[SeedRow]:
-    """Rows of seed000.txt. ValueError on a malformed one."""
+def rows_of(text: str, kind: type[Kind]) -> list[Kind]:
+    """Rows of a table such as seed000.txt. ValueError on a malformed one."""
+    columns = len(fields(kind)) - len(("size", "flows"))
     rows = []
     for line in text.splitlines():
         if line.startswith("#") or not line.strip():
             continue
         where, *figures = line.split()
+        if len(figures) != columns:
+            raise ValueError(f"{columns} figures expected: {line}")
         size, flows = (int(part) for part in where.split("/"))
-        vanilla, threaded, both = (float(figure) for figure in figures)
-        rows.append(SeedRow(size, flows, vanilla, threaded, both))
+        rows.append(kind(size, flows, *(float(figure) for figure in figures)))
     return rows
 
 
 def seed_rows(quick: bool) -> list[SeedRow]:
     """All rows; quick takes the ends and the middle of sizes and flow counts."""
-    rows = parse(SEED_TABLE.read_text())
+    rows = rows_of(SEED_TABLE.read_text(), SeedRow)
     if quick:
         return [row for row in rows if row.size in (64, 1438, 4096) and row.flows in (1, 25, 200)]
     return rows

@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bench import seed001
 from bench.goodput import Curve
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
+from bench.seed001 import IrqRow
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
 
@@ -61,6 +63,31 @@ def flood_table(rows: Sequence[FloodRow]) -> str:
                 delta(row.gain.median),
                 delta(row.seed.gain),
                 "yes" if row.holds else "NO",
+            )
+            for row in rows
+        ],
+    )
+
+
+def irq_table(rows: Sequence[IrqRow]) -> str:
+    head = ("size/flows", "offered kpps", "hard kpps", "threaded IRQ kpps", "ratio of medians",
+            "as delta", "seed's delta", "NAPI thread kpps", "IRQ of NAPI",
+            f"≥{seed001.FACTOR:g}, ≥{seed001.OF_NAPI:g}")  # fmt: skip
+    verdict = {None: "", True: "yes", False: "NO"}
+    return text_table(
+        head,
+        [
+            (
+                f"{row.seed.size}/{row.seed.flows}",
+                f"{row.offered / 1000:.0f}",
+                thousands(row.hard),
+                thousands(row.threaded),
+                times(row.gain),
+                delta(row.gain.median),
+                delta(row.seed.gain),
+                thousands(row.napi) if row.napi else "",
+                f"{row.of_napi.median:.2f}" if row.of_napi else "",
+                verdict[row.holds],
             )
             for row in rows
         ],

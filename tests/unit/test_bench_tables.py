@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import tables
+from bench import goodput, seed001, tables
 from bench.flood import Mode, Reading, reading, steady
 from bench.goodput import Curve, Point, loads
 from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
 from bench.scheduling import POLICIES, Shares
-from bench.seed000 import FloodRow, SeedRow, SpareRow, in_turn, parse, seed_rows
+from bench.seed000 import FloodRow, Row, SeedRow, SpareRow, in_turn, rows_of, seed_rows
+from bench.seed001 import IrqRow
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
 
@@ -52,7 +53,7 @@ def test_quick_rows_keep_both_kinds() -> None:
 
 def test_malformed_seed_row() -> None:
     with pytest.raises(ValueError):
-        parse("64/25 320 586\n")
+        rows_of("64/25 320 586\n", SeedRow)
 
 
 def test_steady_leaves_the_ramp_out() -> None:
@@ -100,6 +101,35 @@ def test_flood_table_marks_the_row_that_misses() -> None:
     assert "+83%" in text and "×3.5" in text
 
 
+def irq_row(gain: float, of_napi: float | None) -> IrqRow:
+    hard, threaded = flat(1000.0), flat(1000.0 * gain)
+    napi = Ratio(of_napi, of_napi, of_napi) if of_napi else None
+    return IrqRow(
+        Row(64, 25, 711.0, 932.0), 2e5, hard, threaded, Ratio(gain, gain, gain),
+        flat(1000.0) if napi else None, napi,
+    )  # fmt: skip
+
+
+def test_seed_001_is_whole() -> None:
+    rows = seed001.seed_rows(quick=False)
+    assert {row.size for row in rows} == {1, 64, 256, 1400}
+    assert {row.flows for row in rows} == {1, 25, 50, 100, 200}
+    assert len(rows) == 20 and all(row.fits for row in rows)
+    loss = next(row for row in rows if (row.size, row.flows) == (256, 1))
+    assert tables.delta(loss.gain) == "-27%"
+    assert loss in seed001.seed_rows(quick=True)
+
+
+@pytest.mark.parametrize(("gain", "of_napi", "verdict"), [
+    (3.5, 1.0, "yes"), (2.5, 1.0, "NO"), (3.5, 0.8, "NO"), (0.5, None, "+31%"),
+])  # fmt: skip
+def test_what_is_demanded_of_interrupt_threads(
+    gain: float, of_napi: float | None, verdict: str
+) -> None:
+    *_, last = tables.irq_table([irq_row(gain, of_napi)]).splitlines()
+    assert last.split()[-1] == verdict
+
+
 def test_tables_of_the_other_kinds() -> None:
     spare = SpareRow(SEED, 5e3, flat(0.2), flat(0.4), Ratio(2.0, 2.0, 2.0), 0.99, 1.0)
     assert "20% (18%..22%)" in tables.spare_table([spare])
@@ -134,8 +164,10 @@ def test_plots_are_written(tmp_path: Path) -> None:
     plots = pytest.importorskip("bench.plots")
     pytest.importorskip("matplotlib")
     points = (Point(1000, 1e3, flat(1e3)), Point(400_000, 4e5, flat(5e4)))
-    curves = [Curve(mode, points) for mode in Mode]
+    curves = [Curve(mode, points) for mode in goodput.MODES]
     for path in plots.plot_goodput(curves, tmp_path / "goodput"):
+        assert path.stat().st_size > 1000
+    for path in plots.plot_001([irq_row(3.0, 1.0)], tmp_path / "seed001"):
         assert path.stat().st_size > 1000
     rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
     for path in plots.plot_scheduling(rows, tmp_path / "scheduling"):
