@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-long`: receive interrupts in threads by queue; where the kernel cannot, that is said.
+
+What was done is read from /proc/irq, chrt and taskset; what is left behind by the lab's reader.
+"""
+
+import pytest
+
+from conftest import DEBIAN_612, OURS, Host, Settings
+
+pytestmark = pytest.mark.long
+
+WORDS = ("-o", "irq_cpus=auto", "-o", "irq_layout.threaded=on@1-",
+         "-o", "irq_layout.thread_cpus=auto", "-o", "irq_layout.thread_nice=-5")  # fmt: skip
+VARIABLES = "/etc/tuned/net-vm-host-variables.conf"
+
+
+def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
+    keys = before.keys() | after.keys()
+    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
+
+
+def switchable(host: Host) -> bool:
+    """The kernel has the mode; which it has is not this test's to know."""
+    found = host.run("sh", "-c", "ls /proc/irq/*/*/threaded", check=False)
+    return bool(found.stdout.strip())
+
+
+def irqs(host: Host) -> list[int]:
+    return [int(lane["irq"]) for lane in host.lanes(host.vm.nic)]
+
+
+def threaded(host: Host, irq: int) -> str:
+    text: str = host.run("sh", "-c", f"cat /proc/irq/{irq}/*/threaded").stdout.strip()
+    return text
+
+
+def thread_of(host: Host, irq: int) -> list[str]:
+    words: list[str] = host.run("pgrep", f"^irq/{irq}-", check=False).stdout.split()
+    return words
+
+
+def said_to_lack_it(host: Host) -> bool:
+    """On a kernel without: one line that says so, and everything else is done."""
+    if switchable(host):
+        return False
+    plan = host.run("rxlane", "plan", *WORDS, host.vm.nic).stdout
+    assert plan.count("irq-threaded unsupported: kernel has no threaded mode") == 1, plan
+    assert "/irq-cpus: " in plan
+    return True
+
+
+@pytest.mark.kernels(OURS, DEBIAN_612)
+def test_queues_whose_interrupts_run_in_threads(guest: Host) -> None:
+    if said_to_lack_it(guest):
+        return
+    before = guest.settings()
+    guest.run("rxlane", "apply", *WORDS, guest.vm.nic)
+    try:
+        numbers = irqs(guest)
+        assert [threaded(guest, irq) for irq in numbers] == ["0", "1", "1", "1"]
+        for irq in numbers[1:]:
+            (pid,) = thread_of(guest, irq)
+            cpus = guest.run("cat", f"/proc/irq/{irq}/smp_affinity_list").stdout.strip()
+            assert guest.run("taskset", "-cp", pid).stdout.split()[-1] == cpus
+            assert guest.run("ps", "-o", "ni=", "-p", pid).stdout.strip() == "-5"
+        guest.vm.ping()
+        shown = guest.run("rxlane", "map", guest.vm.nic).stdout
+        assert shown.count("irq-thread") >= 3 and "softirq" in shown
+        guest.run("rxlane", "verify")
+        guest.run("sh", "-c", f"echo 0 > /proc/irq/{numbers[2]}/*/threaded")
+        assert "irq-threaded" in guest.run("rxlane", "verify", check=False).stdout
+        again = guest.run("rxlane", "apply", *WORDS, guest.vm.nic).stdout
+        assert not again.startswith("0 settings")
+    finally:
+        guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_the_next_thread_is_not_given_ours(guest: Host) -> None:
+    """The kernel gives the next thread what the last one had: that must be the original."""
+    if said_to_lack_it(guest):
+        return
+    irq = irqs(guest)[1]
+
+    def born() -> list[str]:
+        guest.run("sh", "-c", f"echo 1 > /proc/irq/{irq}/*/threaded")
+        (pid,) = thread_of(guest, irq)
+        found = [guest.run("taskset", "-cp", pid).stdout.split()[-1],
+                 guest.run("ps", "-o", "ni=,cls=", "-p", pid).stdout.strip()]  # fmt: skip
+        guest.run("sh", "-c", f"echo 0 > /proc/irq/{irq}/*/threaded")
+        return found
+
+    before = born()
+    guest.run("rxlane", "apply", *WORDS, guest.vm.nic)
+    guest.run("rxlane", "rollback")
+    assert born() == before
+
+
+@pytest.mark.kernels(OURS)
+def test_vm_host_without_threads_of_napis(guest: Host) -> None:
+    """vm_host_threaded=off leaves the polls to the interrupts' threads, where there are such."""
+    if said_to_lack_it(guest):
+        return
+    before, original = guest.settings(), guest.vm.read(VARIABLES)
+    try:
+        guest.vm.put(b"vm_host_threaded=off\n", VARIABLES)
+        guest.run("tuned-adm", "profile", "net-vm-host", timeout=180)
+        assert [threaded(guest, irq) for irq in irqs(guest)] == ["1"] * 4
+        guest.vm.ping()
+        guest.run("tuned-adm", "verify", timeout=180)
+        guest.vm.put(b"vm_host_threaded=on\n", VARIABLES)
+        guest.run("tuned-adm", "profile", "net-vm-host", timeout=180)
+        assert [threaded(guest, irq) for irq in irqs(guest)] == ["0"] * 4
+    finally:
+        guest.vm.put(original, VARIABLES)
+        guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}

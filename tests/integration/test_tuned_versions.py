@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-long`: TuneD 2.27 runs the profiles, also beside its own; 2.20 says it cannot.
+
+TuneD 2.25, which is in Debian 13, is what all other guest tests run on.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import DEBS, KERNELS, OURS, READER, Host
+from lab import apt
+from lab.vm import Guest, GuestSpec
+
+pytestmark = pytest.mark.long
+
+NEW, OLD = "2.27.0-1", "2.20.0-1"
+LOG = "/var/log/tuned/tuned.log"
+PROFILES = ("net-low-latency", "net-forwarding", "net-vm-host")
+# TuneD's own profiles with [net], [irq], [scheduler] or [sysctl], which set other things.
+BESIDE = ("latency-performance net-low-latency", "throughput-performance net-forwarding",
+          "virtual-host net-vm-host")  # fmt: skip
+OURS_ONLY = """[main]
+summary=one section that only rxlane's plugin knows
+[napi]
+threaded=on
+"""
+
+
+@pytest.fixture(scope="module")
+def host(debs: list[Path]) -> Iterator[Host]:
+    """A guest with the newest TuneD that Debian has, and the older one at hand."""
+    tuned = [apt.download("tuned", apt.choose("tuned", version)) for version in (NEW, OLD)]
+    spec = GuestSpec(cpus=4, memory_mb=1024, queues=4, e1000e=True, share=[DEBS, *tuned])
+    with Guest(KERNELS[OURS](), spec) as vm:
+        vm.put(READER, "/root/reader.py")
+        found = Host(OURS, vm)
+        found.run("systemctl", "stop", "irqbalance")
+        first = f"/mnt/share/{tuned[0].name}"
+        found.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold", first,
+                  timeout=300)  # fmt: skip
+        files = [f"/mnt/share/debs/{deb.name}" for deb in debs]
+        found.run("apt-get", "install", "-y", *files, timeout=300)
+        found.run("systemctl", "restart", "tuned.service", timeout=180)
+        yield found
+        vm.check_splats()
+
+
+def settings(host: Host) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(host.run("python3", "/root/reader.py").stdout)
+    return found
+
+
+def differing(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    keys = one.keys() | other.keys()
+    return {k: (one.get(k), other.get(k)) for k in keys if one.get(k) != other.get(k)}
+
+
+def adm(host: Host, *words: str) -> str:
+    said = host.run("tuned-adm", *words, timeout=180, check=False)
+    assert said.rc == 0, said.stdout + said.stderr + host.run("tail", "-n", "40", LOG).stdout
+    text: str = said.stdout
+    return text
+
+
+def test_it_is_the_newer_one(host: Host) -> None:
+    assert host.run("dpkg-query", "-W", "-f", "${Version}", "tuned").stdout == NEW
+
+
+@pytest.mark.parametrize("profile", PROFILES + BESIDE)
+def test_applied_verified_and_off(host: Host, profile: str) -> None:
+    before = settings(host)
+    try:
+        adm(host, "profile", *profile.split())
+        during = settings(host)
+        assert differing(before, during)
+        host.vm.ping()
+        adm(host, "verify")
+    finally:
+        host.run("tuned-adm", "off", timeout=180)
+    left = differing(before, settings(host))
+    # What TuneD's own profiles leave behind is not this test's: ours set what is of lanes.
+    mine = {key: value for key, value in left.items() if not key.startswith("sysctl/kernel")}
+    assert mine == {}
+
+
+def test_a_killed_daemon_brings_the_originals_back(host: Host) -> None:
+    before = settings(host)
+    adm(host, "profile", "net-low-latency")
+    host.run("systemctl", "kill", "--signal=KILL", "tuned.service")
+    host.run("systemctl", "restart", "tuned.service", timeout=180)
+    adm(host, "off")
+    assert differing(before, settings(host)) == {}
+
+
+def test_the_role_is_recommended(host: Host) -> None:
+    without = adm(host, "recommend")
+    assert without.strip() not in PROFILES
+    for profile in PROFILES:
+        host.run("sh", "-c", f"mkdir -p /etc/rxlane && echo {profile} > /etc/rxlane/role")
+        assert adm(host, "recommend").strip() == profile
+    host.run("rm", "-r", "/etc/rxlane")
+    assert adm(host, "recommend") == without
+
+
+def test_the_older_one_says_so_in_one_line(host: Host) -> None:
+    """apt would not have both; dpkg is told to. It must be the last test of this guest."""
+    before = settings(host)
+    old = next(Path(p) for p in host.run("sh", "-c", "ls /mnt/share/tuned_2.20*").stdout.split())
+    host.run("systemctl", "stop", "tuned.service")
+    host.run("dpkg", "--force-depends", "--force-downgrade", "--force-confnew", "-i", str(old),
+             timeout=300)  # fmt: skip
+    host.run("mkdir", "-p", "/etc/tuned/lanes")
+    host.vm.put(OURS_ONLY.encode(), "/etc/tuned/lanes/tuned.conf")
+    host.run("sh", "-c", f": > {LOG}")
+    host.run("systemctl", "restart", "tuned.service", timeout=180)
+    host.run("tuned-adm", "profile", "lanes", timeout=180, check=False)
+    lines = host.run("cat", LOG).stdout.splitlines()
+    told = [line for line in lines if "need TuneD 2.25 or newer" in line]
+    assert len(told) == 1, "\n".join(lines)
+    assert not [line for line in lines if "Traceback" in line], "\n".join(lines)
+    assert differing(before, settings(host)) == {}
