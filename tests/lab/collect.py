@@ -23,6 +23,8 @@ FILES = (
         f"{CPU}/cpu[0-9]*/topology/{name}"
         for name in ("physical_package_id", "core_id", "thread_siblings_list")
     ),
+    "/sys/devices/cpu_core/cpus",
+    "/sys/devices/cpu_atom/cpus",
     "/sys/devices/system/node/node[0-9]*/cpulist",
     *(
         f"/sys/class/net/*/{name}"
@@ -35,6 +37,7 @@ FILES = (
     "/sys/class/net/*/device/../msi_irqs/*",
     "/proc/irq/[0-9]*/smp_affinity_list",
     "/proc/irq/[0-9]*/effective_affinity_list",
+    "/proc/irq/[0-9]*/*/threaded",
     "/proc/sys/kernel/timer_migration",
     "/sys/devices/virtual/workqueue/cpumask",
     *(
@@ -47,6 +50,9 @@ LINKS = (
     "/sys/class/net/*/device",
     "/sys/class/net/*/device/driver",
     "/sys/class/net/*/device/subsystem",
+    "/sys/class/net/*/lower_*",
+    # A node's links to its CPUs stay while these are offline.
+    "/sys/devices/system/node/node[0-9]*/cpu[0-9]*",
 )
 FOLDERS = ("/proc/irq/[0-9]*/*/",)  # an interrupt's actions
 
