@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

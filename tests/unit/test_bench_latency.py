@@ -159,6 +159,7 @@ def test_rows_as_json() -> None:
     found = json.loads(json.dumps(plain([row(Transport.XDP, 0.5)])))
     assert found[0]["transport"] == "xdp"
     assert found[0]["pair"]["rate"] == 32_000
+    assert found[0]["read"]["busy"][0]["p5"] == 5e4
 
 
 class FakeClient:
