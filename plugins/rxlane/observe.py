@@ -294,7 +294,10 @@ def irq_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
 def _of_interrupts(sysfs: Sysfs, others: Collection[int | None]) -> Iterator[tuple[int, int]]:
     """Yield the interrupt and the pid of each thread of a threaded interrupt."""
-    for pid in (int(n) for n in (sysfs.read(KTHREADS) or "").split()):
+    children = sysfs.read(KTHREADS)
+    # Without CONFIG_PROC_CHILDREN every process is asked for its name.
+    pids = sysfs.names("proc") if children is None else children.split()
+    for pid in (int(n) for n in pids if n.isdecimal()):
         name = None if pid in others else sysfs.read(f"proc/{pid}/comm")
         match = None if name is None else re.match(r"irq/(\d+)-", name)
         if match is not None:

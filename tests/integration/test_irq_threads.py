@@ -68,7 +68,7 @@ def test_queues_whose_interrupts_run_in_threads(guest: Host) -> None:
         shown = guest.run("rxlane", "map", guest.vm.nic).stdout
         assert shown.count("irq-thread") >= 3 and "softirq" in shown
         guest.run("rxlane", "verify")
-        guest.run("sh", "-c", f"echo 0 > /proc/irq/{numbers[2]}/*/threaded")
+        guest.run("sh", "-c", f"echo 0 | tee /proc/irq/{numbers[2]}/*/threaded")
         assert "irq-threaded" in guest.run("rxlane", "verify", check=False).stdout
         again = guest.run("rxlane", "apply", *WORDS, guest.vm.nic).stdout
         assert not again.startswith("0 settings")
@@ -85,11 +85,11 @@ def test_the_next_thread_is_not_given_ours(guest: Host) -> None:
     irq = irqs(guest)[1]
 
     def born() -> list[str]:
-        guest.run("sh", "-c", f"echo 1 > /proc/irq/{irq}/*/threaded")
+        guest.run("sh", "-c", f"echo 1 | tee /proc/irq/{irq}/*/threaded")
         (pid,) = thread_of(guest, irq)
         found = [guest.run("taskset", "-cp", pid).stdout.split()[-1],
                  guest.run("ps", "-o", "ni=,cls=", "-p", pid).stdout.strip()]  # fmt: skip
-        guest.run("sh", "-c", f"echo 0 > /proc/irq/{irq}/*/threaded")
+        guest.run("sh", "-c", f"echo 0 | tee /proc/irq/{irq}/*/threaded")
         return found
 
     before = born()
