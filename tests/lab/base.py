@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """kernel-patches/BASE: which exact source a series is for, and the patches of the series."""
 
+import os
 import re
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +58,18 @@ def unpack(base: Base, version: str, target: Path) -> None:
     with step(f"unpacking {base.package} {version}"), source_archive(base, version) as archive:
         target.mkdir(parents=True, exist_ok=True)
         tool(["tar", "-xf", archive, "-C", target, "--strip-components=1"])
+
+
+@contextmanager
+def unpacked(base: Base, version: str, purpose: str) -> Iterator[Path]:
+    """Debian's source in a folder of its own below the cache that goes with the context."""
+    tree = cache("build") / f"{base.name}-{purpose}-{os.getpid()}"
+    shutil.rmtree(tree, ignore_errors=True)
+    try:
+        unpack(base, version, tree)
+        yield tree
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
 
 
 def unpack_touched(base: Base, version: str, target: Path) -> None:

@@ -9,14 +9,12 @@ built once more with Debian's own amd64 configuration.
 import lzma
 import os
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from lab import apt
-from lab.base import Base, apply_series, read_base, touched, unpack
+from lab.base import Base, apply_series, read_base, touched, unpacked
 from lab.kernel import build_environment, compiler, configure, not_held, wanted_of
 from lab.paths import cache
 from lab.progress import StepFailed, step, tool
@@ -28,16 +26,9 @@ OUTDATED = re.compile(r"sparse.*(up[- ]to[- ]date|out[- ]of[- ]date|too old)", r
 PROGRAMS = ("tools/", "samples/", "scripts/")
 
 
-@contextmanager
-def sources(base: Base, purpose: str) -> Iterator[Path]:
-    """Debian's source in a folder that goes with the context."""
-    tree = cache("build") / f"{purpose}-{base.name}-{os.getpid()}"
-    shutil.rmtree(tree, ignore_errors=True)
-    try:
-        unpack(base, apt.choose(base.package, base.version), tree)
-        yield tree
-    finally:
-        shutil.rmtree(tree, ignore_errors=True)
+def sources(base: Base, purpose: str) -> AbstractContextManager[Path]:
+    """The source that the series is for."""
+    return unpacked(base, apt.choose(base.package, base.version), purpose)
 
 
 def warnings_in(log: str) -> set[str]:

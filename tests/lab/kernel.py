@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import apt
-from lab.base import Base, apply_series, read_base, unpack
+from lab.base import Base, apply_series, read_base, unpacked
 from lab.cache import built, digest
 from lab.paths import KCONFIG, cache
 from lab.progress import StepFailed, say, step, tool
@@ -142,12 +142,9 @@ class Edit:
 def compile_kernel(
     base: Base, version: str, flavour: str, patched: bool, edits: tuple[Edit, ...], out: Path
 ) -> None:
-    tree = cache("build") / f"{base.name}-{flavour}-{os.getpid()}"
-    shutil.rmtree(tree, ignore_errors=True)
     log = out / "build.log"
     label = f"{base.name} {version} {flavour} {'patched' if patched else 'stock'}"
-    try:
-        unpack(base, version, tree)
+    with unpacked(base, version, flavour) as tree:
         if patched:
             apply_series(base, tree)
         for edit in edits:
@@ -161,8 +158,6 @@ def compile_kernel(
         shutil.copy(tree / ".config", out / "config")
         release = (tree / "include/config/kernel.release").read_text()
         (out / "release").write_text(release)
-    finally:
-        shutil.rmtree(tree, ignore_errors=True)
 
 
 def build(
