@@ -249,13 +249,15 @@ def flooded_queues(nic: Nic) -> list[int]:
     return [queue for queue, (old, new) in enumerate(pairs) if new - old >= PACKETS]
 
 
-def wrong(nic: Nic, interrupts: Interrupts, value: int, threads: list[str]) -> Iterator[str]:
+def wrong(
+    traffic: Traffic, interrupts: Interrupts, value: int, threads: list[str]
+) -> Iterator[str]:
     for kind in interrupts.kinds:
         path = interrupts.file(kind)
         path.write_text(str(value))
         if mode(path) != value:
             yield f"{kind}: not {value} after it was written"
-    if quiet := quiet_queues(nic, PACKETS, BACK_S, flooded_queues(nic)):
+    if quiet := quiet_queues(traffic.nic, traffic.queues, PACKETS, BACK_S):
         yield f"mode {value}: quiet queues {quiet}"
     names = tasks_named("irq/")
     added = len(interrupts.kinds) if value else 0
@@ -268,7 +270,7 @@ def afterwards(nic: Nic, interrupts: Interrupts, traffic: Traffic, threads: list
     attempt(lambda: write(CPU, "1"), nic.bind)
     command("ip", "link", "set", nic.name(), "up")
     traffic.wait()
-    return [fault for value in (1, 0, 1, 0) for fault in wrong(nic, interrupts, value, threads)]
+    return [fault for value in (1, 0, 1, 0) for fault in wrong(traffic, interrupts, value, threads)]
 
 
 def main() -> None:

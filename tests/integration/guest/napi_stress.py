@@ -209,7 +209,7 @@ def afterwards(nic: Nic) -> list[str]:
         faults += unlike(nic, netdev, mode)
         faults += [
             f"{MODES[mode]}: queue {queue} is quiet"
-            for queue in quiet_queues(nic, PACKETS, QUIET_S)
+            for queue in quiet_queues(nic, range(QUEUES), PACKETS, QUIET_S)
         ]
         if mode == BUSY:
             faults += tasks_stalled()

@@ -13,7 +13,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,9 +63,12 @@ class Nic:
             raise Gone("statistics") from error
 
     def by_queue(self) -> list[int]:
-        """Packets of each receive queue; drivers of single queues do not tell them apart."""
-        told = subprocess.run(["ethtool", "-S", self.name()], capture_output=True, text=True)
+        """Packets of each receive queue; of a single one those of the interface."""
+        name = self.name()
+        told = subprocess.run(["ethtool", "-S", name], capture_output=True, text=True)
         found = re.findall(r"rx_?(?:queue_)?\d+_packets: (\d+)", told.stdout)
+        if not found and len(list(Path(f"/sys/class/net/{name}/queues").glob("rx-*"))) > 1:
+            raise Gone("statistics of queues")
         return [int(n) for n in found] or [self.received()]
 
     def unbind(self) -> None:
@@ -221,19 +224,16 @@ def attempt(*steps: Callable[[], None]) -> None:
             continue
 
 
-def quiet_queues(
-    nic: Nic, packets: int, patience: float, flooded: Iterable[int] | None = None
-) -> list[int]:
-    """Of the queues that are flooded, by default all, those that no packet comes from."""
-    first = nic.by_queue()
-    asked = range(len(first)) if flooded is None else flooded
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        quiet = [n for n, (old, new) in enumerate(zip(first, nic.by_queue(), strict=True))
-                 if n in asked and new - old < packets]  # fmt: skip
-        if not quiet:
-            return []
+def quiet_queues(nic: Nic, queues: Sequence[int], packets: int, patience: float) -> list[int]:
+    """Those of the flooded ``queues`` that do not deliver so many packets in ``patience`` s."""
+    if not queues:
+        raise ValueError("no queue to look at")
+    first, end = nic.by_queue(), time.monotonic() + patience
+    quiet = list(queues)
+    while quiet and time.monotonic() < end:
         time.sleep(0.2)
+        now = nic.by_queue()
+        quiet = [queue for queue in quiet if now[queue] - first[queue] < packets]
     return quiet
 
 
