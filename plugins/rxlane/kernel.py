@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, observe, threads, uapi
+from rxlane import cpulist, hostfiles, observe, processors, threads, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
 from rxlane.items import (
@@ -113,7 +113,7 @@ class Linux:
     ) -> Snapshot:
         """Read the host. items: settings of interest, None for all."""
         # CPUs are read each time: a long-lived daemon sees them come and go.
-        cpus = observe.topology(self._sysfs)
+        cpus = processors.topology(self._sysfs)
         tuned = items is None or not ETHTOOL.isdisjoint(items)
         tunables = self._tools().tunables() if tuned else {}
         return observe.observe(
@@ -222,7 +222,7 @@ class Linux:
         text = str(value)
         if name == WORKQUEUE:
             text = cpulist.render_mask(cpulist.parse(text))
-        self._sysfs.write(observe.host_file(name), text)
+        self._sysfs.write(hostfiles.path(name), text)
 
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's or an IRQ's thread, checked just before to be one.

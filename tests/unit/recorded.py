@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from rxlane import observe, rtnetlink
+from rxlane import observe, processors, rtnetlink
 from rxlane.model import Napi, Snapshot
 from rxlane.netdev import Netdev, QueueRow
 from rxlane.rtnetlink import LinkRow
@@ -53,7 +53,7 @@ def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     """Return the host as its files give it now."""
     rows = [LinkRow(li.ifindex, li.name, li.up, len(li.napis)) for li in host.links]
     tunables = {link.ifindex: link.tunables for link in host.links}
-    answers, cpus = cast(Netdev, Answers(host)), observe.topology(sysfs)
+    answers, cpus = cast(Netdev, Answers(host)), processors.topology(sysfs)
     with mock.patch.object(rtnetlink, "links", lambda: rows):
         read = observe.observe(sysfs, answers, host.capabilities, cpus, None, None, tunables)
     found = {sysctl.name for sysctl in read.sysctls}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import observe
+from rxlane import devices, hostfiles, interrupts, processors
 from rxlane.errors import RxlaneError
 from rxlane.model import IrqThread, Napi, Queue, Sysctl
 from rxlane.netdev import QueueRow
@@ -40,13 +40,13 @@ def tree(root: Path, files: dict[str, str]) -> Sysfs:
     ],
 )
 def test_irq_names(name: str, queue: tuple[str, int] | None) -> None:
-    assert observe.irq_queue(name) == queue
+    assert devices.irq_queue(name) == queue
 
 
 def test_links_of_queue_get_win() -> None:
     rows = [QueueRow(2, "rx", 0, 12), QueueRow(2, "rx", 1, 11), QueueRow(2, "tx", 0, None)]
     napis = [Napi(11, 40), Napi(12, None)]
-    queues = observe.link_queues({"rx": [0, 1], "tx": [0]}, rows, napis, {("rx", 0): [50]})
+    queues = devices.link_queues({"rx": [0, 1], "tx": [0]}, rows, napis, {("rx", 0): [50]})
     assert [(q.kind, q.index, q.napi_id, q.napi_source) for q in queues] == [
         ("rx", 0, 12, "netdev"),
         ("rx", 1, 11, "netdev"),
@@ -60,24 +60,24 @@ def test_order_only_when_the_counts_fit() -> None:
     rows = [QueueRow(2, "rx", n, None) for n in range(3)]
     counts = {"rx": range(3), "tx": range(3)}
     napis = [Napi(n) for n in (8195, 8193, 8194)]
-    found = observe.link_queues(counts, rows, napis, {})
+    found = devices.link_queues(counts, rows, napis, {})
     assert [(q.napi_id, q.napi_source) for q in found] == [
         (8193, "order"),
         (8194, "order"),
         (8195, "order"),
     ]
-    assert {q.napi_id for q in observe.link_queues(counts, rows, napis[:2], {})} == {None}
+    assert {q.napi_id for q in devices.link_queues(counts, rows, napis[:2], {})} == {None}
     spare = [Napi(n) for n in (8193, 8194, 8195, 8196)]
-    assert {q.napi_id for q in observe.link_queues(counts, rows, spare, {})} == {None}
-    four = observe.link_queues(counts, rows, spare, {}, allocated=4)
+    assert {q.napi_id for q in devices.link_queues(counts, rows, spare, {})} == {None}
+    four = devices.link_queues(counts, rows, spare, {}, allocated=4)
     assert [(q.napi_id, q.napi_source) for q in four] == [(n, "order") for n in range(8193, 8196)]
-    assert {q.napi_id for q in observe.link_queues(counts, rows, spare, {}, 5)} == {None}
+    assert {q.napi_id for q in devices.link_queues(counts, rows, spare, {}, 5)} == {None}
     partly = [QueueRow(2, "rx", 0, 8193), *rows[1:]]
-    assert [q.napi_id for q in observe.link_queues(counts, partly, napis, {})] == [8193, None, None]
+    assert [q.napi_id for q in devices.link_queues(counts, partly, napis, {})] == [8193, None, None]
 
 
 def test_two_irqs_of_one_name_are_no_link() -> None:
-    queues = observe.link_queues({"rx": [0]}, [], [Napi(5)], {("rx", 0): [40, 41]})
+    queues = devices.link_queues({"rx": [0]}, [], [Napi(5)], {("rx", 0): [40, 41]})
     assert (queues[0].irq, queues[0].irq_source) == (None, "unknown")
 
 
@@ -91,7 +91,7 @@ def test_topology(tmp_path: Path) -> None:
     files["sys/devices/system/node/node0/cpulist"] = "0-1\n"
     files["sys/devices/system/node/node1/cpulist"] = "2\n"
     files["sys/devices/system/node/node1/cpu3/online"] = "0\n"
-    found = observe.topology(tree(tmp_path, files))
+    found = processors.topology(tree(tmp_path, files))
     assert found.online == (0, 1, 2) and found.isolated == (2,) and found.nohz_full == ()
     assert found.housekeeping == (0, 1)
     two = found.cpu(2)
@@ -104,11 +104,11 @@ def test_kinds_of_cores(tmp_path: Path) -> None:
     cpu = "sys/devices/system/cpu"
     files = {f"{cpu}/online": "0-3", f"{cpu}/present": "0-3"}
     files |= {f"{cpu}/cpu{n}/cpu_capacity": str(size) for n, size in enumerate((1024, 1024, 600))}
-    told = observe.topology(tree(tmp_path, files))
+    told = processors.topology(tree(tmp_path, files))
     assert [c.capacity for c in told.cpus] == [1024, 1024, 600, None]
     assert {c.kind for c in told.cpus} == {""}
     files = {"sys/devices/cpu_core/cpus": "0-1\n", "sys/devices/cpu_atom/cpus": "2-3\n"}
-    assert [c.kind for c in observe.topology(tree(tmp_path, files)).cpus] == [
+    assert [c.kind for c in processors.topology(tree(tmp_path, files)).cpus] == [
         *("core", "core", "atom", "atom")
     ]
 
@@ -116,15 +116,17 @@ def test_kinds_of_cores(tmp_path: Path) -> None:
 def test_topology_of_a_bare_tree(tmp_path: Path) -> None:
     """No NUMA, no topology files, nohz_full says (null): nothing crashes."""
     base = "sys/devices/system/cpu"
-    found = observe.topology(tree(tmp_path, {f"{base}/online": "0", f"{base}/nohz_full": "(null)"}))
+    found = processors.topology(
+        tree(tmp_path, {f"{base}/online": "0", f"{base}/nohz_full": "(null)"})
+    )
     assert found.online == (0,) and found.cpus[0].siblings == (0,)
 
 
 def test_devices_below(tmp_path: Path) -> None:
     base = "sys/class/net/bond0"
     sysfs = tree(tmp_path, {f"{base}/lower_eth0": "", f"{base}/lower_eth1": "", f"{base}/mtu": ""})
-    assert observe._below(sysfs, "bond0") == ("eth0", "eth1")
-    assert observe._below(sysfs, "veth0") == ()
+    assert devices._below(sysfs, "bond0") == ("eth0", "eth1")
+    assert devices._below(sysfs, "veth0") == ()
 
 
 def test_physical_and_virtual_devices(tmp_path: Path) -> None:
@@ -135,10 +137,10 @@ def test_physical_and_virtual_devices(tmp_path: Path) -> None:
         device.mkdir(parents=True)
         (device / "subsystem").symlink_to(tmp_path / "sys/bus" / bus)
         (device / "driver").symlink_to(tmp_path / "sys/bus" / bus / "drivers" / f"{bus}_drv")
-    assert observe._is_physical(sysfs, "eth0")
-    assert not observe._is_physical(sysfs, "eni1")
-    assert not observe._is_physical(sysfs, "veth0")
-    assert observe._driver(sysfs, "eth0") == "virtio_drv"
+    assert devices._is_physical(sysfs, "eth0")
+    assert not devices._is_physical(sysfs, "eni1")
+    assert not devices._is_physical(sysfs, "veth0")
+    assert devices._driver(sysfs, "eth0") == "virtio_drv"
 
 
 def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> No
         (43, "virtio0-output.0"),
     ):
         (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
-    assert observe._device_irqs(sysfs, "eth0") == {("rx", 0): [42], ("tx", 0): [43]}
+    assert devices._device_irqs(sysfs, "eth0") == {("rx", 0): [42], ("tx", 0): [43]}
 
 
 def test_unreadable_files_are_absent(tmp_path: Path) -> None:
@@ -184,13 +186,13 @@ STEERED = {
 
 def test_steering_of_queues(tmp_path: Path) -> None:
     sysfs = tree(tmp_path, STEERED)
-    receiving = observe.steering(sysfs, "eth0", Queue("rx", 0))
+    receiving = devices.steering(sysfs, "eth0", Queue("rx", 0))
     assert (receiving.rps_cpus, receiving.rps_flow_cnt) == ((2, 3), 2048)
-    sending = observe.steering(sysfs, "eth0", Queue("tx", 1))
+    sending = devices.steering(sysfs, "eth0", Queue("tx", 1))
     assert (sending.xps_cpus, sending.xps_rxqs) == ((1, 3), ())
     # A device's only TX queue answers ENOENT, a kernel without RPS has no such files.
-    assert observe.steering(sysfs, "eth0", Queue("tx", 0)) == Queue("tx", 0)
-    assert observe.steering(sysfs, "eth1", Queue("rx", 0)) == Queue("rx", 0)
+    assert devices.steering(sysfs, "eth0", Queue("tx", 0)) == Queue("tx", 0)
+    assert devices.steering(sysfs, "eth1", Queue("rx", 0)) == Queue("rx", 0)
 
 
 def test_sysctls_and_other_writers(tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ def test_sysctls_and_other_writers(tmp_path: Path) -> None:
         "proc/77/comm": "irqbalance\n",
     }
     sysfs = tree(tmp_path, files)
-    assert observe._sysctls(sysfs) == (
+    assert hostfiles.sysctls(sysfs) == (
         Sysctl("net.core.rps_sock_flow_entries", 0),
         Sysctl("net.core.busy_read", 50),
     )
-    assert observe._writers(sysfs) == ("irqbalance",)
+    assert hostfiles.writers(sysfs) == ("irqbalance",)
     (tmp_path / "proc/77/comm").write_text("bash")
-    assert observe._writers(sysfs) == (), "its pid went to another process"
+    assert hostfiles.writers(sysfs) == (), "its pid went to another process"
 
 
 def test_writers_by_their_services(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_writers_by_their_services(tmp_path: Path) -> None:
         f"{groups}/irqbalance.service/cgroup.procs": "",
         f"{groups}/ssh.service/cgroup.procs": "800\n",
     }
-    found = observe._writers(tree(tmp_path, files))
+    found = hostfiles.writers(tree(tmp_path, files))
     assert found == ("google-guest-agent", "NetworkManager")
 
 
@@ -230,7 +232,7 @@ def test_partitions_of_control_groups_isolate_as_well(tmp_path: Path) -> None:
         f"{base}/isolated": "2\n",
         "sys/fs/cgroup/cpuset.cpus.isolated": "2,6-7\n",
     }
-    found = observe.topology(tree(tmp_path, files))
+    found = processors.topology(tree(tmp_path, files))
     assert found.isolated == (2, 6, 7) and found.housekeeping == (0, 1, 3, 4, 5)
 
 
@@ -239,10 +241,10 @@ def test_an_irq_that_nobody_may_write_is_unmovable(tmp_path: Path) -> None:
     files = {f"{base}/smp_affinity_list": "0-3", f"{base}/effective_affinity_list": "2"}
     sysfs = tree(tmp_path, files)
     (tmp_path / base / "virtio0-input.0").mkdir()
-    found = observe._irq(sysfs, 41)
+    found = interrupts._irq(sysfs, 41)
     assert (found.cpus, found.effective, found.movable) == ((0, 1, 2, 3), (2,), True)
     (tmp_path / base / "smp_affinity_list").chmod(0o444)
-    assert not observe._irq(sysfs, 41).movable
+    assert not interrupts._irq(sysfs, 41).movable
 
 
 # -- what planning alone needs ------------------------------------------------------------------
@@ -255,7 +257,7 @@ def test_last_level_caches(tmp_path: Path) -> None:
         base = f"sys/devices/system/cpu/cpu{number}/cache"
         tree(tmp_path, {f"{base}/index0/shared_cpu_list": str(number)})
         tree(tmp_path, {f"{base}/index3/shared_cpu_list": "0-1" if number < 2 else "2-3"})
-    found = observe.topology(Sysfs(tmp_path))
+    found = processors.topology(Sysfs(tmp_path))
     assert [cpu.llc for cpu in found.cpus] == [0, 0, 2, 2, None]
 
 
@@ -263,15 +265,15 @@ def test_threads_of_interrupts(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/2/task/2/children": f"7 {os.getpid()} 9 "})
     tree(tmp_path, {f"proc/{os.getpid()}/comm": "irq/41-nic-3\n"})
     tree(tmp_path, {"proc/9/comm": "irq/42-nic\n"})
-    found = observe.irq_threads(Sysfs(tmp_path), {9})
+    found = interrupts.all_threads(Sysfs(tmp_path), {9})
     assert found == (IrqThread(41, tuple(sorted(os.sched_getaffinity(0)))),)
 
 
 def test_time_for_other_tasks(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
-    assert observe.unreserved(sysfs, (0, 1)) == ()
+    assert hostfiles.unreserved(sysfs, (0, 1)) == ()
     tree(tmp_path, {"proc/sys/kernel/sched_rt_runtime_us": "-1"})
-    assert observe.unreserved(sysfs, (0, 1)) == (0, 1)
+    assert hostfiles.unreserved(sysfs, (0, 1)) == (0, 1)
     for number, runtime in enumerate(("50000000", "0")):
         tree(tmp_path, {f"sys/kernel/debug/sched/fair_server/cpu{number}/runtime": runtime})
-    assert observe.unreserved(sysfs, (0, 1)) == (1,), "the fair server counts, not the limit"
+    assert hostfiles.unreserved(sysfs, (0, 1)) == (1,), "the fair server counts, not the limit"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Read what is one for the whole host: sysctls, workers' CPUs, other programs, limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rxlane.items import SYSCTL_ITEMS, WORKQUEUE
+from rxlane.model import IRQBALANCE, WRITERS, Sysctl
+from rxlane.sysfs import Sysfs
+
+FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
+SERVICES = "sys/fs/cgroup/system.slice"
+WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
+
+
+def _sysctl(name: str) -> str:
+    return f"proc/sys/{name.replace('.', '/')}"
+
+
+def path(name: str) -> str:
+    """Return the file of one of HOST_ITEMS."""
+    return WORKQUEUES if name == WORKQUEUE else _sysctl(name)
+
+
+def sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:
+    """Return those of SYSCTL_ITEMS that this kernel and network namespace have."""
+    found = ((name, sysfs.number(_sysctl(name))) for name in SYSCTL_ITEMS)
+    return tuple(Sysctl(name, value) for name, value in found if value is not None)
+
+
+def writers(sysfs: Sysfs) -> tuple[str, ...]:
+    """Return the programs of model.WRITERS that run, by the control group of their service.
+
+    irqbalance also by its socket, which is named after its pid (irqbalance.c): it may have been
+    started by hand.
+    """
+    groups = ((name, f"{SERVICES}/{name}.service/cgroup.procs") for name in WRITERS)
+    found = {name for name, file in groups if sysfs.read(file)}
+    for name in sysfs.names("run/irqbalance"):
+        match = re.fullmatch(r"irqbalance(\d+)\.sock", name)
+        if match and runs(sysfs, int(match[1]), IRQBALANCE):
+            found.add(IRQBALANCE)
+    return tuple(name for name in WRITERS if name in found)
+
+
+def runs(sysfs: Sysfs, pid: int | None, name: str) -> bool:
+    """True when the process has this name."""
+    return pid is not None and sysfs.read(f"proc/{pid}/comm") == name
+
+
+def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:
+    """Return the CPUs where a real-time thread that never sleeps starves all others.
+
+    From 6.12 on the fair server of each CPU keeps time for them, before that the real-time limit
+    did. debugfs is root's; without it the limit speaks for both.
+    """
+    if sysfs.folders(FAIR_SERVER):
+        off = (n for n in online if sysfs.number(f"{FAIR_SERVER}/cpu{n}/runtime") == 0)
+        return tuple(off)
+    return tuple(online) if sysfs.number("proc/sys/kernel/sched_rt_runtime_us") == -1 else ()
