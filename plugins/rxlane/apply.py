@@ -22,7 +22,6 @@ from rxlane.items import (
 )
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
-from rxlane.model import Snapshot
 from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import Carried, carry
 from rxlane.sections import Policy
@@ -74,11 +73,12 @@ def apply(
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
-                plan = decide(before, policy)
+                view = View.of(before)
+                plan = decide(before, policy, view)
                 plan = plan if choose is None else choose(plan)
-                whole = carry(journal, _without(plan, refused), before, scope)
-                carried = stages.first_part(whole, View.of(before))
-                now, journal = _write(kernel, store, journal, carried, before, undo, owner)
+                whole = carry(journal, _without(plan, refused), view, scope)
+                carried = stages.first_part(whole, view)
+                now, journal = _write(kernel, store, journal, carried, view, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
@@ -105,14 +105,14 @@ def _write(
     store: Store,
     journal: Journal | None,
     carried: Carried,
-    before: Snapshot,
+    view: View,
     undo: dict[Target, Value],
     owner: str,
 ) -> tuple[dict[Target, str], Journal | None]:
     """Write one round; undo collects what must be put back, the first value of each counts.
 
-    journal: what the store holds. Returns what cannot be had, with the reason, and what the store
-    holds then.
+    view: the host before it. journal: what the store holds. Returns what cannot be had, with the
+    reason, and what the store holds then.
     """
     refused: dict[Target, str] = {}
     owner = owner or (journal.owner if journal else "")
@@ -121,7 +121,6 @@ def _write(
         store.save(wanted)
         journal = wanted
     devices = {c.target.device for c in carried.changes}
-    view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))
     _collect(undo, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}

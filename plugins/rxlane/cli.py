@@ -146,7 +146,7 @@ def _apply(args: argparse.Namespace) -> int:
     from rxlane.journal import Store
     from rxlane.kernel import Linux
 
-    kernel, store = Linux(), Store(args.state)
+    kernel, store = Linux(brief=args.confirm is None), Store(args.state)
     snapshot = kernel.observe(None, None if args.confirm is not None else ())
     links = request.resolve(args.devices, snapshot)
     policy = replace(
@@ -250,7 +250,7 @@ def _rollback(args: argparse.Namespace) -> int:
     store = Store(args.state)
     if args.orphaned and not _orphaned(store):
         return 0
-    kernel = Linux()
+    kernel = Linux(brief=True)
     devices = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
     _need_root()
     if args.boot:

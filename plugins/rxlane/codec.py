@@ -22,35 +22,40 @@ _T = TypeVar("_T")
 def to_plain(value: Any) -> Any:
     """Return dicts, lists, numbers and strings for a dataclass, a tuple or a plain value."""
     if is_dataclass(value):
-        return {name: own if type(own) in SCALARS else to_plain(own) for name, own in _said(value)}
+        always, later = _fields(type(value))  # type: ignore[arg-type]
+        plain = {name: getattr(value, name) for name in always}
+        for name, default in later:
+            own = getattr(value, name)
+            if own != default:
+                plain[name] = own
+        if not SCALARS.issuperset(map(type, plain.values())):
+            plain = {n: o if type(o) in SCALARS else to_plain(o) for n, o in plain.items()}
+        return plain
     if isinstance(value, tuple | list):
         return [to_plain(v) for v in value]
     return value
-
-
-def _said(value: Any) -> Iterator[tuple[str, Any]]:
-    for name, default in _fields(type(value)).items():  # type: ignore[arg-type]
-        own = getattr(value, name)
-        if own != default:
-            yield name, own
 
 
 _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def pieces(value: Any) -> Iterator[str]:
-    """Yield a dataclass as JSON with sorted keys and no spaces, each item of its lists by itself.
+    """Yield a dataclass as JSON with sorted keys and no spaces, its lists some items at a time.
 
     Thousands of items as text or plain data at once would take more memory than all else.
     """
+    always, later = _fields(type(value))  # type: ignore[arg-type]
+    names = [*always, *(name for name, default in later if getattr(value, name) != default)]
     before = "{"
-    for name, own in sorted(_said(value)):
+    for name in sorted(names):
+        own = getattr(value, name)
         yield f"{before}{_compact(name)}:"
         before = ","
         if isinstance(own, tuple):
             yield "["
-            for number, item in enumerate(own):
-                yield f"{',' if number else ''}{_compact(to_plain(item))}"
+            for start in range(0, len(own), PIECE):
+                some = _compact([to_plain(item) for item in own[start : start + PIECE]])
+                yield f"{',' if start else ''}{some[1:-1]}"
             yield "]"
         else:
             yield _compact(to_plain(own))
@@ -63,13 +68,15 @@ def compact(plain: object) -> str:
 
 
 SCALARS = frozenset((int, str, bool, type(None)))
-_ALWAYS = object()
+PIECE = 256  # items
 
 
 @cache
-def _fields(cls: type) -> dict[str, Any]:
-    """Return each field with the value at which it is left out: the default of stored.LATER."""
-    return {f.name: f.default if "later" in f.metadata else _ALWAYS for f in fields(cls)}
+def _fields(cls: type) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
+    """Return the fields that are always said, and those of stored.LATER with their defaults."""
+    known = fields(cls)
+    always = tuple(f.name for f in known if "later" not in f.metadata)
+    return always, tuple((f.name, f.default) for f in known if "later" in f.metadata)
 
 
 @cache
@@ -89,9 +96,31 @@ def _plain_types(cls: type) -> dict[str, frozenset[type]]:
     return found
 
 
-def from_plain(cls: type[_T], data: object, where: str = "") -> _T:
-    """Return cls built from plain data; FORMAT names the place that does not fit."""
-    where = where or cls.__name__.lower()
+def from_plain(cls: type[_T], data: object, where: str = "", at: int | None = None) -> _T:
+    """Return cls built from plain data; FORMAT names the place that does not fit.
+
+    at: where in a list it stands.
+    """
+    plain = _plain_types(cls)  # type: ignore[arg-type]
+    if type(data) is dict and _is_plain(data, plain):
+        try:
+            return cls(**data)
+        except TypeError:
+            pass  # it lacks something, which is told below
+    return _from_parts(
+        cls, data, (where or cls.__name__.lower()) + ("" if at is None else f"[{at}]")
+    )
+
+
+def _is_plain(data: dict[str, Any], plain: dict[str, frozenset[type]]) -> bool:
+    """True when every field is known and needs no conversion."""
+    try:
+        return all([type(value) in plain[name] for name, value in data.items()])
+    except KeyError:
+        return False
+
+
+def _from_parts(cls: type[_T], data: object, where: str) -> _T:
     if not isinstance(data, dict):
         raise _wrong(where, "no object")
     hints, plain = _hints(cls), _plain_types(cls)  # type: ignore[arg-type]
@@ -122,7 +151,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:
             raise _wrong(where, "no list")
         of = typing.get_args(hint)
         if len(of) == 2 and of[1] is Ellipsis:
-            return tuple(_convert(of[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+            return _convert_all(of[0], value, where)
         if len(of) != len(value):
             raise _wrong(where, f"{len(value)} parts instead of {len(of)}")
         return tuple(_convert(h, v, where) for h, v in zip(of, value, strict=True))
@@ -132,6 +161,14 @@ def _convert(hint: Any, value: object, where: str) -> Any:
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise _wrong(where, f"{type(value).__name__} instead of {hint.__name__}")
     return value
+
+
+def _convert_all(hint: Any, values: list[object], where: str) -> tuple[Any, ...]:
+    if hint in SCALARS and all(type(value) is hint for value in values):
+        return tuple(values)
+    if not is_dataclass(hint):
+        return tuple(_convert(hint, v, f"{where}[{i}]") for i, v in enumerate(values))
+    return tuple(from_plain(hint, v, where, i) for i, v in enumerate(values))  # type: ignore[arg-type]
 
 
 def _convert_union(hints: tuple[Any, ...], value: object, where: str) -> Any:

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 # Beyond any CONFIG_NR_CPUS (8192 on x86) and any queue count; it keeps `0-4000000000` cheap.
 HIGHEST = 65535
+# Texts and lists that are remembered: thousands of queues share a few.
+MEMORY = 1024
 
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10})/(\d{1,10}))?)?", re.ASCII)
 _OPEN = re.compile(r"(\d{1,10})-", re.ASCII)
@@ -23,6 +26,7 @@ class ListError(ValueError):
     """The text is no list; the message says which part is wrong."""
 
 
+@lru_cache(MEMORY)
 def parse(text: str) -> tuple[int, ...]:
     """Return the numbers of a CPU list, ascending and unique; empty text gives an empty tuple."""
     numbers: set[int] = set()
@@ -59,6 +63,11 @@ def _number(digits: str) -> int:
 
 def render(numbers: Iterable[int]) -> str:
     """Return the shortest plain list, as the kernel prints it: `0-3,8`."""
+    return _render(numbers if isinstance(numbers, tuple) else tuple(numbers))
+
+
+@lru_cache(MEMORY)
+def _render(numbers: tuple[int, ...]) -> str:
     parts: list[str] = []
     ordered = sorted(set(numbers))
     start = 0
@@ -75,6 +84,7 @@ def render(numbers: Iterable[int]) -> str:
 _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8})*", re.ASCII | re.I)
 
 
+@lru_cache(MEMORY)
 def parse_mask(text: str) -> tuple[int, ...]:
     """Return the numbers of a hexadecimal mask, ascending."""
     if _MASK.fullmatch(text.strip()) is None:

@@ -42,10 +42,13 @@ NO_PER_NAPI = "kernel does not support per-NAPI threaded mode"
 NO_BUSY_POLL = "kernel does not support busy-poll threaded NAPI"
 
 
-def decide(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Lay out every device that the policy names; see the module for what it raises."""
+def decide(snapshot: Snapshot, policy: Policy, view: View | None = None) -> Plan:
+    """Lay out every device that the policy names; see the module for what it raises.
+
+    view: the snapshot's, where the caller has one.
+    """
     devices = assigned(snapshot, policy.sections)
-    present = View.of(snapshot)
+    present = View.of(snapshot) if view is None else view
     future = hardware.foresee(snapshot, hardware.counts(devices))
     view = present if future is snapshot else View.of(future)
     draft = Draft(view, Index.of(future), present)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rxlane.items import RFS, RPS, STEERING_ITEMS, XPS, XPS_RXQS
+from rxlane.items import RFS, RPS, STEERING_ITEMS, XPS, XPS_ITEMS, XPS_RXQS
 from rxlane.model import Link, Napi, Queue, Tunable
 from rxlane.netdev import QueueRow
 from rxlane.rtnetlink import LinkRow
@@ -126,19 +126,24 @@ def steering(
     found: dict[str, Any] = {}
     if queue.kind == "rx":
         if RPS in items:
-            found["rps_cpus"] = sysfs.mask(f"{base}/rps_cpus")
+            found["rps_cpus"] = sysfs.mask_again(f"{base}/rps_cpus")
         if RFS in items:
-            found["rps_flow_cnt"] = sysfs.number(f"{base}/rps_flow_cnt")
+            found["rps_flow_cnt"] = sysfs.number_again(f"{base}/rps_flow_cnt")
     else:
         if XPS in items:
-            found["xps_cpus"] = sysfs.mask(f"{base}/xps_cpus")
+            found["xps_cpus"] = sysfs.mask_again(f"{base}/xps_cpus")
         if XPS_RXQS in items:
-            found["xps_rxqs"] = sysfs.mask(f"{base}/xps_rxqs")
+            found["xps_rxqs"] = sysfs.mask_again(f"{base}/xps_rxqs")
     return replace(queue, **found) if found else queue
 
 
 def with_steering(sysfs: Sysfs, link: Link, items: Collection[str]) -> Link:
-    return replace(link, queues=tuple(steering(sysfs, link.name, q, items) for q in link.queues))
+    asked = {"rx": (RPS, RFS), "tx": XPS_ITEMS}
+    kinds = {kind for kind, own in asked.items() if not frozenset(own).isdisjoint(items)}
+    if not kinds:
+        return link
+    queues = (steering(sysfs, link.name, q, items) if q.kind in kinds else q for q in link.queues)
+    return replace(link, queues=tuple(queues))
 
 
 def read(

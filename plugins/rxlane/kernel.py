@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ UNMOVABLE = (errno.EPERM, errno.EIO)
 ETHTOOL = frozenset(ETHTOOL_ITEMS)
 Values = Mapping[str, Value]
 Job = tuple[int, Values]  # a NAPI's id and what to set
+# Files that one apply keeps open; each has a page of the kernel's memory until it ends.
+FILES, SPARE = 1 << 14, 128
 WORKERS = 4
 PARALLEL = 16  # NAPIs for each worker from which starting it pays
 
@@ -94,13 +97,15 @@ class Linux:
 
     _checked: Link | None = None  # the device whose name was looked at last
 
-    def __init__(self, root: str | Path = "/") -> None:
-        self._sysfs = Sysfs(root)
+    def __init__(self, root: str | Path = "/", brief: bool = False) -> None:
+        """brief: this process ends soon and keeps files open until then."""
+        self._sysfs = Sysfs(root, _room() if brief else 0)
         self._netdev = Netdev()
         self._ethtool: Ethtool | None = None
         self._capabilities = self._netdev.capabilities()
 
     def close(self) -> None:
+        self._sysfs.close()
         self._netdev.close()
         if self._ethtool is not None:
             self._ethtool.close()
@@ -231,7 +236,7 @@ class Linux:
         first: it never runs real-time outside the CPUs meant for that.
         """
         of_irq = not values.keys().isdisjoint(IRQ_THREAD_ITEMS)
-        found = threads.read(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI)
+        found = threads.identify(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI)
         if found is None:
             raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI's or IRQ's thread any more")
         cpus, sched = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED) if of_irq else (CPUS, SCHED)
@@ -242,7 +247,17 @@ class Linux:
             if item == cpus:
                 threads.set_cpus(pid, cpulist.parse(str(values[item])))
             else:
-                threads.set_sched(found, str(values[item]))
+                threads.set_sched(pid, found[2], str(values[item]))
+
+
+def _room() -> int:
+    """Return how many files may stay open at once, after raising the limit as far as root may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES + SPARE if hard == resource.RLIM_INFINITY else min(hard, FILES + SPARE)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(0, wanted - SPARE)
 
 
 def _steering_text(item: str, value: Value) -> str:

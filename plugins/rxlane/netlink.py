@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,6 +114,24 @@ def parse_attrs(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         offset += length + (-length % 4)
 
 
+def pick_attrs(data: bytes, offset: int, wanted: Collection[int]) -> dict[int, bytes]:
+    """Return those attributes from offset on that are wanted, looking no further than the last."""
+    found: dict[int, bytes] = {}
+    end, missing = len(data), len(wanted)
+    while missing and end - offset >= _ATTR.size:
+        length, number = _ATTR.unpack_from(data, offset)
+        if length < _ATTR.size or offset + length > end:
+            raise malformed(f"attribute length {length} at {offset} of {end}")
+        number &= u.NLA_TYPE_MASK
+        if number in wanted:
+            missing -= number not in found
+            found[number] = data[offset + _ATTR.size : offset + length]
+        offset += length + (-length % 4)
+    if missing and offset < end:
+        raise malformed(f"{end - offset} bytes after the last attribute")
+    return found
+
+
 def attr_uint(payload: bytes) -> int:
     """Return an unsigned attribute of 1, 2, 4 or 8 bytes (nla_put_uint() picks 4 or 8)."""
     if len(payload) not in _UINT_SIZES:
@@ -126,14 +144,49 @@ def parse_uints(data: bytes, offset: int, last: int) -> dict[int, int]:
 
     What parse_attrs() and attr_uint() give, for dumps of thousands of messages.
     """
+    shape = _SHAPES.get((len(data), offset, last))
+    if shape is not None:
+        fields = shape.layout.unpack_from(data, offset)
+        if fields[0::2] == shape.heads:
+            return dict(zip(shape.numbers, fields[1::2], strict=True))
+    return _parse_uints(data, offset, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How the attributes of one message stand: the messages of a dump are alike.
+
+    layout: each attribute's header as one number, its value, its padding. heads: the headers.
+    """
+
+    layout: struct.Struct
+    heads: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+
+_SHAPES: dict[tuple[int, int, int], _Shape] = {}
+_CODES = {1: "Bxxx", 2: "Hxx", 4: "I", 8: "Q"}
+
+
+def _remember(data: bytes, start: int, last: int, sizes: Sequence[tuple[int, int]]) -> None:
+    """Note the shape of a message. sizes: number and length of each attribute's value."""
+    layout = struct.Struct("=" + "".join(f"I{_CODES[size]}" for _, size in sizes))
+    if layout.size == len(data) - start and len({number for number, _ in sizes}) == len(sizes):
+        heads = layout.unpack_from(data, start)[0::2]
+        _SHAPES[len(data), start, last] = _Shape(layout, heads, tuple(n for n, _ in sizes))
+
+
+def _parse_uints(data: bytes, offset: int, last: int) -> dict[int, int]:
     found = {}
-    end = len(data)
+    start, end = offset, len(data)
+    sizes = []
     while end - offset >= _ATTR.size:
         length, number = _ATTR.unpack_from(data, offset)
         if length < _ATTR.size or offset + length > end:
             raise malformed(f"attribute length {length} at {offset} of {end}")
         number &= u.NLA_TYPE_MASK
         if number <= last:
+            sizes.append((number, length - _ATTR.size))
             if length - _ATTR.size not in _UINT_SIZES:
                 raise malformed(f"number of {length - _ATTR.size} bytes")
             value = data[offset + _ATTR.size : offset + length]
@@ -141,6 +194,7 @@ def parse_uints(data: bytes, offset: int, last: int) -> dict[int, int]:
         offset += length + (-length % 4)
     if offset < end:
         raise malformed(f"{end - offset} bytes after the last attribute")
+    _remember(data, start, last, sizes)
     return found
 
 

@@ -51,7 +51,7 @@ def observe(
     """Read the links called names (all when None) with everything that belongs to them.
 
     items: settings of interest, None for all; with others the snapshot says None, which is not
-    known, and without any it has the devices' names only.
+    known; threads have no names then, and without any item it has the devices' names only.
     """
     asked = EVERY_ITEM if items is None else frozenset(items)
     everything = rtnetlink.links()
@@ -67,7 +67,7 @@ def observe(
         topology=cpus,
         links=links,
         irqs=_irqs(sysfs, links) if asked & BY_NAPI else (),
-        threads=_threads(sysfs, links),
+        threads=_threads(sysfs, links, named=items is None),
         notes=notes,
         sysctls=hostfiles.sysctls(sysfs),
         writers=hostfiles.writers(sysfs),
@@ -124,9 +124,9 @@ def _irqs(sysfs: Sysfs, links: Sequence[Link]) -> tuple[Irq, ...]:
     return interrupts.read(sysfs, numbers, _polling(links))
 
 
-def _threads(sysfs: Sysfs, links: Iterable[Link]) -> tuple[Thread, ...]:
+def _threads(sysfs: Sysfs, links: Iterable[Link], named: bool = True) -> tuple[Thread, ...]:
     pids = sorted({n.pid for link in links for n in link.napis if n.pid})
-    found = (threads.read(sysfs, pid) for pid in pids)
+    found = (threads.read(sysfs, pid) if named else threads.glance(pid) for pid in pids)
     return tuple(t for t in found if t is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rxlane.items import MODE_OF, OFF, PHASES, RESET_ITEMS, THREADS_OF, TX_ITEMS, Value
 from rxlane.stored import FORMAT, LATER
@@ -20,12 +21,11 @@ DISRUPTION = dict.fromkeys(THREADS_OF, "thread-restart")
 PAUSING = frozenset({"virtio_net"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Target:
+class Target(NamedTuple):
     """A setting's address. queue is the RX queue (TX queue for TX_ITEMS), -1 for the whole device.
 
     The device of a setting of the whole host is HOST. NAPI ids and IRQ numbers are no part of it:
-    they change when a device goes down and up.
+    they change when a device goes down and up. A tuple because thousands are hashed and sorted.
     """
 
     device: str
@@ -49,25 +49,29 @@ def disruption(item: str, driver: str) -> str:
     return DISRUPTION.get(item, "none")
 
 
+_PHASE = {item: number for number, items in enumerate(PHASES, 1) for item in items}
+
+
 def phases(values: Mapping[Target, Value]) -> list[list[Target]]:
     """Return the settings in the order of writing them to these values, in each phase as given.
 
     Threads that end with their mode come first: kernels that give a mode's next thread what the
     last one had must have the originals to give.
     """
-    ending = [t for t in values if _ends(t, values)]
-    rest = [t for t in values if not _ends(t, values)]
-    return [
-        found for found in (ending, *([t for t in rest if t.item in p] for p in PHASES)) if found
-    ]
+    found: list[list[Target]] = [[] for _ in range(len(PHASES) + 1)]
+    for target in values:
+        phase = 0 if _ends(target, values) else _PHASE.get(target.item)
+        if phase is not None:
+            found[phase].append(target)
+    return [targets for targets in found if targets]
 
 
 def _ends(target: Target, values: Mapping[Target, Value]) -> bool:
     mode = MODE_OF.get(target.item)
     if mode is None:
         return False
-    owners = (Target(target.device, queue, mode) for queue in (target.queue, WHOLE))
-    return any(values.get(owner) == OFF for owner in owners)
+    own, whole = Target(target.device, target.queue, mode), Target(target.device, WHOLE, mode)
+    return values.get(own) == OFF or values.get(whole) == OFF
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,11 @@ def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
     A device's index is not used again within a boot.
     """
     names = {link.ifindex: link.name for link in links} | {HOST_INDEX: HOST}
-    return tuple(replace(e, device=names[e.ifindex]) for e in entries if e.ifindex in names)
+    return tuple(
+        e if e.device == names[e.ifindex] else replace(e, device=names[e.ifindex])
+        for e in entries
+        if e.ifindex in names
+    )
 
 
 def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
@@ -87,14 +91,15 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
 
 def carry(
-    old: Journal | None, plan: Plan, now: Snapshot, scope: Collection[str] | None = None
+    old: Journal | None, plan: Plan, view: View, scope: Collection[str] | None = None
 ) -> Carried:
     """Join a new plan with the journal of an earlier apply in this boot.
 
-    The true originals are those of the earlier journal. scope: the devices that the new plan
-    speaks for; None means all. Settings of other devices stay as they are.
+    The true originals are those of the earlier journal. view: the host as it is. scope: the
+    devices that the new plan speaks for; None means all. Settings of other devices stay as they
+    are.
     """
-    view = View.of(now)
+    now = view.snapshot
     index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
     wanted = {c.target for c in (*plan.changes, *plan.holds)}
@@ -109,7 +114,9 @@ def carry(
     )
     ending = {c.target for c in back if c.target.item in THREADS_OF and c.after == "off"}
     changes = [c for c in plan.changes if not _of_thread(c.target, ending)]
-    entries = known | {t: replace(e, after=None) for t, e in unwanted.items()}
+    entries = known | {
+        t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None
+    }
     for change in changes:
         target, first = change.target, known.get(change.target)
         # An entry without a value is of a thread that nobody has touched since its birth.
@@ -159,9 +166,10 @@ def _altered(entries: Iterable[Entry], unwanted: Collection[Target], view: View)
 def _of_thread(target: Target, modes: Collection[Target]) -> bool:
     """True for a thread setting whose thread comes or goes with one of these modes."""
     mode = MODE_OF.get(target.item)
-    if mode is None:
+    if mode is None or not modes:
         return False
-    return any(Target(target.device, queue, mode) in modes for queue in (target.queue, WHOLE))
+    device = target.device
+    return Target(device, target.queue, mode) in modes or Target(device, WHOLE, mode) in modes
 
 
 def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:

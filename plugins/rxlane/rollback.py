@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import stages
-from rxlane.items import CHEAP_ITEMS
+from rxlane.items import CHEAP_ITEMS, RESET_ITEMS, THREAD_ITEMS
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
@@ -62,7 +62,7 @@ def bring_back(
     ]
     goal = {e.target: e.before for e in mine if e.before is not None}
     written, failed = put_back(kernel, goal, before)
-    waiting = _waiting(kernel.observe(None, wanted), mine)
+    waiting = _look(kernel, before, mine, wanted)
     others = set(here).difference(mine)
     away = dormant(journal.entries, before.links)
     if devices is None:
@@ -74,6 +74,21 @@ def bring_back(
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
     reasons = tuple(f"{target}: {why}" for target, why in waiting.items())
     return RolledBack(written, reasons, (*notes, *failed))
+
+
+def _look(
+    kernel: Kernel, before: Snapshot, mine: Collection[Entry], items: Collection[str]
+) -> dict[Target, str]:
+    """Return what _waiting() does of the host as it is now.
+
+    Whether queues and devices are gone is asked only where something is amiss.
+    """
+    own = {e.item for e in mine}
+    if own.isdisjoint(RESET_ITEMS):
+        now = kernel.refresh(before, {e.device for e in mine}, own | {*THREAD_ITEMS})
+        if not _waiting(now, mine):
+            return {}
+    return _waiting(kernel.observe(None, items), mine)
 
 
 def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:

@@ -18,8 +18,10 @@ from rxlane.netlink import (
     pack_ip,
     pack_u32,
     parse_attrs,
+    pick_attrs,
 )
 
+_OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES))
 _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
 # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
 _ROUTE = struct.Struct("=BBBBBBBBI")
@@ -39,7 +41,8 @@ def parse_link(body: bytes) -> LinkRow:
     if len(body) < _IFINFO.size:
         raise malformed(f"link of {len(body)} bytes")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
-    found = dict(parse_attrs(body, _IFINFO.size))
+    # Of some forty attributes; there may be thousands of links.
+    found = pick_attrs(body, _IFINFO.size, _OF_LINK)
     if u.IFLA_IFNAME not in found:
         raise malformed("link without a name")
     allocated = found.get(u.IFLA_NUM_RX_QUEUES)

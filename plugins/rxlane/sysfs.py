@@ -12,10 +12,15 @@ from rxlane.errors import Kind, RxlaneError
 
 
 class Sysfs:
-    """Reads and writes small text files below root; absent and unreadable files read as None."""
+    """Reads and writes small text files below root; absent and unreadable files read as None.
 
-    def __init__(self, root: str | Path = "/") -> None:
+    keep: how many files may stay open from one reading to the next, see read_again().
+    """
+
+    def __init__(self, root: str | Path = "/", keep: int = 0) -> None:
         self._root = os.fspath(root).rstrip("/")
+        self._keep = keep
+        self._kept: dict[str, int] = {}
 
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -36,12 +41,47 @@ class Sysfs:
         except OSError:
             return None
 
-    def number(self, name: str) -> int | None:
-        text = self.read(name)
+    def read_again(self, name: str, writable: bool = False) -> str | None:
+        """Return what read() does, of a file that is soon read or written again.
+
+        It stays open if there is room, which halves the system calls of all that follows. An open
+        file is the same queue's and the same task's for ever: once these are gone it only fails,
+        and the name is looked up anew.
+        """
+        descriptor = self._kept.get(name)
         try:
-            return None if text is None else int(text)
-        except ValueError:
-            return None
+            if descriptor is None:
+                if len(self._kept) >= self._keep:
+                    return self.read(name)
+                access = os.O_RDWR if writable else os.O_RDONLY
+                descriptor = os.open(self.path(name), access | os.O_CLOEXEC)
+                self._kept[name] = descriptor
+            data = os.pread(descriptor, READ_SIZE, 0)
+        except OSError:
+            self._forget(name)
+            return self.read(name)
+        # A full page may not be all of it.
+        return data.decode("utf-8", "replace").strip() if len(data) % PAGE else self.read(name)
+
+    def _forget(self, name: str) -> None:
+        descriptor = self._kept.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for name in list(self._kept):
+            self._forget(name)
+
+    def number(self, name: str) -> int | None:
+        return _number(self.read(name))
+
+    def number_again(self, name: str) -> int | None:
+        """Return what number() does, of a file as of read_again() that may be written."""
+        return _number(self.read_again(name, writable=True))
+
+    def mask_again(self, name: str) -> tuple[int, ...] | None:
+        """Return what mask() does, of a file as of read_again() that may be written."""
+        return _mask(self.read_again(name, writable=True))
 
     def cpus(self, name: str) -> tuple[int, ...]:
         """Return a CPU list file's numbers; () when it is absent, empty or says (null)."""
@@ -55,11 +95,7 @@ class Sysfs:
 
     def mask(self, name: str) -> tuple[int, ...] | None:
         """Return the numbers of a hexadecimal mask file, None when it cannot be read."""
-        text = self.read(name)
-        try:
-            return None if text is None else cpulist.parse_mask(text)
-        except cpulist.ListError:
-            return None
+        return _mask(self.read(name))
 
     def writable(self, name: str) -> bool:
         """True unless the file's mode lets nobody write it. access() tells root nothing."""
@@ -92,6 +128,8 @@ class Sysfs:
 
     def write(self, name: str, text: str) -> None:
         """Write text in one system call; KERNEL or UNSUPPORTED with the kernel's reason."""
+        if name in self._kept and self._rewrite(name, text):
+            return
         try:
             descriptor = os.open(self.path(name), os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -104,6 +142,29 @@ class Sysfs:
             reason = os.strerror(error.errno or 0)
             problem = f"writing {text} to /{name}: {reason}"
             raise RxlaneError(Kind.KERNEL, problem) from error
+
+    def _rewrite(self, name: str, text: str) -> bool:
+        """Write to a file that is open; False, with the file closed, when that fails."""
+        try:
+            os.pwrite(self._kept[name], text.encode(), 0)
+        except OSError:
+            self._forget(name)
+            return False
+        return True
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _mask(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else cpulist.parse_mask(text)
+    except cpulist.ListError:
+        return None
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -23,7 +23,10 @@ NAPI = re.compile("napi/")  # napi_kthread_create() in net/core/dev.c: "napi/%s-
 IRQ = re.compile(r"irq/(\d+)-(?!s-)")
 
 
-def parse_stat(text: str) -> tuple[str, int, int, int, int] | None:
+Stat = tuple[str, int, int, int, int]
+
+
+def parse_stat(text: str) -> Stat | None:
     """Return (name, flags, nice, real-time priority, policy) of /proc/PID/stat.
 
     Field numbers as in proc_pid_stat(5); the name may hold spaces and parentheses.
@@ -39,18 +42,39 @@ def parse_stat(text: str) -> tuple[str, int, int, int, int] | None:
 
 def read(sysfs: Sysfs, pid: int, kind: re.Pattern[str] = NAPI) -> Thread | None:
     """Return the thread of this kind with this pid, None when there is none (any more)."""
-    text = sysfs.read(f"proc/{pid}/stat")
-    facts = None if text is None else parse_stat(text)
-    if facts is None:
+    found = identify(sysfs, pid, kind)
+    own = None if found is None else affinity(pid)
+    if found is None or own is None:
         return None
-    name, flags, nice, priority, policy = facts
-    if not flags & uapi.PF_KTHREAD or not kind.match(name):
-        return None
-    own = affinity(pid)
-    if own is None:
-        return None
+    name, _, nice, priority, policy = found
     shown = uapi.SCHED_POLICY.get(policy, str(policy))
     return Thread(pid, name, shown, priority, nice, own)
+
+
+def glance(pid: int) -> Thread | None:
+    """Return what read() does but for the name, of a pid that napi-get has just given.
+
+    Without a look at /proc, which costs ten times as much; who writes to the thread takes that
+    look. None for a thread that is gone.
+    """
+    try:
+        policy, priority = os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK, 0
+        shown = uapi.SCHED_POLICY.get(policy, str(policy))
+        if shown in REALTIME:
+            priority = os.sched_getparam(pid).sched_priority
+        nice = os.getpriority(os.PRIO_PROCESS, pid)
+        return Thread(pid, "", shown, priority, nice, tuple(sorted(os.sched_getaffinity(pid))))
+    except ProcessLookupError:
+        return None
+
+
+def identify(sysfs: Sysfs, pid: int, kind: re.Pattern[str]) -> Stat | None:
+    """Return what parse_stat() does of a kernel thread of this kind, None when it is none."""
+    text = sysfs.read_again(f"proc/{pid}/stat")
+    facts = None if text is None else parse_stat(text)
+    if facts is None or not facts[1] & uapi.PF_KTHREAD or not kind.match(facts[0]):
+        return None
+    return facts
 
 
 def affinity(pid: int) -> tuple[int, ...] | None:
@@ -76,29 +100,28 @@ def set_cpus(pid: int, cpus: Iterable[int]) -> None:
         raise _failed(pid, f"CPUs {sorted(wanted)}", error) from error
 
 
-def set_sched(thread: Thread, sched: str) -> None:
+def set_sched(pid: int, nice_now: int, sched: str) -> None:
     """Set what Thread.sched shows: POLICY:NICE, or POLICY:PRIORITY[:NICE] when real-time."""
-    pid = thread.pid
     policy, _, numbers = sched.partition(":")
     number, _, nice = numbers.partition(":")
     try:
         if policy in REALTIME:
             parameter = os.sched_param(int(number))
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], parameter)
-            _renice(thread, int(nice or 0))
+            _renice(pid, nice_now, int(nice or 0))
         elif policy in FAIR:
             os.sched_setscheduler(pid, uapi.SCHED_NUMBER[policy], os.sched_param(0))
-            _renice(thread, int(number))
+            _renice(pid, nice_now, int(number))
         else:
             raise RxlaneError(Kind.UNSUPPORTED, f"scheduling class {policy} cannot be set")
     except OSError as error:
         raise _failed(pid, sched, error) from error
 
 
-def _renice(thread: Thread, nice: int) -> None:
+def _renice(pid: int, nice_now: int, nice: int) -> None:
     """Set the nice value where it differs; a change of class keeps it."""
-    if nice != thread.nice:
-        os.setpriority(os.PRIO_PROCESS, thread.pid, nice)
+    if nice != nice_now:
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
 
 
 def _failed(pid: int, what: str, error: OSError) -> RxlaneError:

@@ -34,6 +34,9 @@ from rxlane.verify import absence
 
 # What a driver or an interrupt may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
+# Settings that are not written with a queue's others: interrupts', and those of their threads.
+_TOGETHER = {item: item for item in (*IRQ_ITEMS, IRQ_THREADED)}
+_TOGETHER |= dict.fromkeys(IRQ_THREAD_ITEMS, "irq-thread")
 Group = tuple[str, int, dict[str, Value]]  # device, queue, and what is written together
 
 
@@ -42,10 +45,8 @@ def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
 
     Sorted by it, an interrupt's affinity comes before its mode.
     """
-    target = wanted[0]
-    alone = target.item in (*IRQ_ITEMS, IRQ_THREADED)
-    thread = "irq-thread" if target.item in IRQ_THREAD_ITEMS else ""
-    return target.device, target.queue, target.item if alone else thread
+    device, queue, item = wanted[0]
+    return device, queue, _TOGETHER.get(item, "")
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from unit.simhost import SimHost
 def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
     """The command runs on a simulated host, as root."""
     simulated = SimHost(simhost.snapshot())
-    monkeypatch.setattr(kernel, "Linux", lambda: simulated)
+    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
     monkeypatch.setattr(rtnetlink, "resolve", lambda _: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return simulated

@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -76,6 +77,41 @@ def test_napi_of_an_old_and_a_new_kernel() -> None:
     _, new = parse_napi(napi(1, a4=99, a5=2, a6=200000, a7=5, a8=2))
     assert (new.pid, new.defer_hard_irqs, new.gro_flush_timeout) == (99, 2, 200000)
     assert (new.irq_suspend_timeout, new.threaded) == (5, 2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from([1, 2, 4, 8])), max_size=8), st.data()
+)
+def test_numbers_of_like_messages(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    """The second message of a shape is read in one piece; what comes out is the same."""
+    for _ in range(3):
+        rows = [(n, data.draw(st.integers(0, 256**size - 1)), size) for n, size in sizes]
+        body = b"".join(
+            netlink.pack_attr(n, v.to_bytes(size, sys.byteorder)) for n, v, size in rows
+        )
+        assert netlink.parse_uints(body, 0, 8) == {n: v for n, v, _ in rows if n <= 8}
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_numbers_or_none(data: bytes) -> None:
+    """With what was read before them as well: bytes decide, not what came earlier."""
+    outcomes = []
+    for _ in range(2):
+        try:
+            outcomes.append(netlink.parse_uints(data, 0, 8))
+        except RxlaneError as error:
+            outcomes.append({-1: len(str(error))})
+    assert outcomes[0] == outcomes[1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.binary(max_size=20)), max_size=12))
+def test_picked_attributes(pairs: list[tuple[int, bytes]]) -> None:
+    data = b"".join(netlink.pack_attr(n, p) for n, p in pairs)
+    found = netlink.pick_attrs(data, 0, {3, 32})
+    assert found.keys() == {n for n, _ in pairs} & {3, 32}
+    assert all((n, p) in pairs for n, p in found.items())
+    with pytest.raises(RxlaneError):
+        netlink.pick_attrs(data + b"\0", 0, {3, 99})
 
 
 def test_wide_and_narrow_timeouts() -> None:

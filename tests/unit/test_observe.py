@@ -184,6 +184,30 @@ STEERED = {
 }
 
 
+def test_files_that_stay_open(tmp_path: Path) -> None:
+    """They follow what they were opened for; once that is gone, the name is looked up anew."""
+    sysfs = Sysfs(tree(tmp_path, {"sys/a": "1", "sys/b": "2"}).path(""), keep=1)
+    assert [sysfs.number_again("sys/a"), sysfs.mask_again("sys/b")] == [1, (1,)], "room for one"
+    (tmp_path / "sys/a").write_text("5")
+    assert sysfs.number_again("sys/a") == 5
+    sysfs.write("sys/a", "7")
+    assert (tmp_path / "sys/a").read_text() == "7" and sysfs.number_again("sys/a") == 7
+    sysfs.close()
+    sysfs._kept["sys/a"] = os.open(tmp_path / "sys/b", os.O_RDONLY)
+    sysfs.write("sys/a", "8")
+    assert (tmp_path / "sys/a").read_text() == "8", "written by its name"
+    sysfs._kept["sys/a"] = os.open(tmp_path, os.O_RDONLY)
+    assert sysfs.read_again("sys/a") == "8", "what cannot be read is looked up anew"
+    assert sysfs.read_again("sys/none") is None
+    sysfs.close()
+    assert not sysfs._kept
+
+
+def test_long_files_are_read_to_their_end(tmp_path: Path) -> None:
+    sysfs = Sysfs(tree(tmp_path, {"sys/a": "1" * 8192, "sys/b": ""}).path(""), keep=9)
+    assert sysfs.read_again("sys/a") == "1" * 8192 and sysfs.read_again("sys/b") == ""
+
+
 def test_steering_of_queues(tmp_path: Path) -> None:
     sysfs = tree(tmp_path, STEERED)
     receiving = devices.steering(sysfs, "eth0", Queue("rx", 0))

@@ -263,7 +263,7 @@ def test_every_placement_keeps_the_rules(
     bound = [
         int(str(value))
         for target, value in found.items()
-        if target.item == "thread-cpus" and found[replace(target, item="threaded")] == "busy-poll"
+        if target.item == "thread-cpus" and found[target._replace(item="threaded")] == "busy-poll"
     ]
     assert len(set(bound)) == len(bound) and set(bound) <= set(cpus.online)
     assert topology.siblings_among(cpus, bound) is None

@@ -9,6 +9,7 @@ from rxlane.plan import Change, Entry, Journal, Plan, Target
 from rxlane.policy import parse_section
 from rxlane.revert import carry, revert
 from rxlane.sections import Policy
+from rxlane.settings import View
 from unit import simhost
 from unit.simhost import SimHost
 
@@ -62,7 +63,7 @@ def test_carry_prefers_the_first_originals() -> None:
     target = Target("eth0", 1, "threaded")
     old = Journal("b", (Entry("eth0", 2, 1, "threaded", "off", "on"),))
     plan = Plan((Change(target, "on", "busy-poll"),))
-    carried = carry(old, plan, simhost.snapshot())
+    carried = carry(old, plan, View.of(simhost.snapshot()))
     assert carried.entries == (Entry("eth0", 2, 1, "threaded", "off", "busy-poll"),)
 
 
@@ -77,6 +78,6 @@ def test_carry_brings_back_what_nobody_wants_in_its_scope() -> None:
         ),
     )
     hold = Change(Target("eth0", 1, "defer-hard-irqs"), 9, 9)
-    carried = carry(old, Plan(holds=(hold,)), host.observe())
+    carried = carry(old, Plan(holds=(hold,)), View.of(host.observe()))
     assert [(str(c.target), c.after) for c in carried.changes] == [("eth0/rx1/threaded", "off")]
-    assert carry(old, Plan(holds=(hold,)), host.observe(), ["eth9"]).changes == ()
+    assert carry(old, Plan(holds=(hold,)), View.of(host.observe()), ["eth9"]).changes == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import threads
+from rxlane import threads, uapi
 from rxlane.errors import RxlaneError
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
@@ -68,7 +68,19 @@ def test_setting_a_thread_that_is_gone() -> None:
     with pytest.raises(RxlaneError, match="No such process"):
         threads.set_cpus(2**22 + 1, [0])
     with pytest.raises(RxlaneError, match="No such process"):
-        threads.set_sched(GONE, "other:5")
+        threads.set_sched(GONE.pid, 0, "other:5")
     with pytest.raises(RxlaneError) as caught:
-        threads.set_sched(GONE, "deadline:0")
+        threads.set_sched(GONE.pid, 0, "deadline:0")
     assert caught.value.kind.unsupported
+
+
+def test_a_glance_sees_what_reading_does(tmp_path: Path) -> None:
+    """Of this process: a glance does not ask whether it is a kernel thread."""
+    pid = os.getpid()
+    found = threads.glance(pid)
+    assert found is not None and found.name == ""
+    stat = threads.parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    assert stat is not None
+    assert (found.nice, found.priority, found.cpus) == (stat[2], stat[3], threads.affinity(pid))
+    assert uapi.SCHED_POLICY[stat[4]] == found.policy
+    assert threads.glance(2**22 + 1) is None

@@ -95,7 +95,7 @@ def test_a_chosen_profile_is_not_foreseen(tuned: Tuned) -> None:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
     simulated = SimHost(simhost.snapshot())
-    monkeypatch.setattr(kernel, "Linux", lambda: simulated)
+    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return simulated
 
