@@ -14,8 +14,8 @@ KERNEL ?= ours
 ARGS ?=
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
-	tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
-	packaging/build-tool-debs tests/gate
+	tests/packages tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
+	packaging/build-rpms packaging/build-tool-debs tests/gate
 # Preemption models, as KERNEL/FLAVOUR, beside those that `make check` runs: PREEMPT_DYNAMIC, which
 # is NONE at boot on 6.12 and LAZY on 7.2.
 VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
@@ -28,8 +28,8 @@ DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_s
 	alloc_failures.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv unit hosts lint debs tool-debs kernel-tree kernel-refresh series integration check \
-	check-series check-debug check-long check-variants demo bench bench-cost clean
+.PHONY: help setup venv unit hosts lint debs rpms tool-debs kernel-tree kernel-refresh series integration check \
+	check-series check-debug check-long check-variants check-packages demo bench bench-cost clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,10 @@ debs: ## build/debs/*.deb, checked by lintian
 
 tool-debs: ## build/tool-debs/*.deb: ethtool and iproute2 with our patches (root)
 	packaging/build-tool-debs
+
+rpms: venv ## build/rpms/*.rpm, checked by rpmlint
+	@sh tests/setup packages packaging/rpm/packages.txt
+	packaging/build-rpms
 
 kernel-tree: venv ## git tree of a base with its series: build/kernel-$(BASE)
 	$(LAB) tree $(BASE)
@@ -94,6 +98,9 @@ check-long: venv debs ## stress, power cuts (long)
 check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
+
+check-packages: debs rpms ## what the RPMs hold against the debs; both built twice (long)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/packages $(ARGS)
 
 demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 	$(PYTHON) tests/demo.py --kernel $(KERNEL)

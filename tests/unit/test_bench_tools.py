@@ -106,7 +106,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="SO_BUSY_POLL takes CA
 def test_open_loop(built: dict[str, Path], echo: str, wait: str) -> None:
     found = printed(built["openrr"], "--to", "127.0.0.1", "--port", echo, "--period-us", "2000",
                     "--ms", "300", "--warm-ms", "100", "--wait", wait)  # fmt: skip
-    assert 50 <= found["sent"] <= 100 and found["received"] <= found["sent"]
+    # Those of the first 100 ms are not counted, unless it was late with them: 150 in all.
+    assert 50 <= found["sent"] <= 150 and found["received"] <= found["sent"]
     rtt = [found["rtt_ns"][name] for name in ("p5", "p50", "p95", "p99")]
     assert 0 < rtt[0] and rtt == sorted(rtt)
     assert found["recv_log2"] == []

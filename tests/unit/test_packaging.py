@@ -62,6 +62,8 @@ def test_one_version() -> None:
     match = re.fullmatch(r"rxlane \((\S+)\) \S+; urgency=\w+", head)
     assert match is not None
     assert match[1] == project["version"]
+    spec = (DEBIAN.parent / "rpm" / "rxlane.spec").read_text()
+    assert re.findall(r"^Version: +(\S+)$", spec, re.MULTILINE) == [project["version"]]
 
 
 def test_build_needs_are_listed() -> None:
@@ -85,10 +87,20 @@ class Host:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.log = root / "log"
-        for folder in ("etc/tuned/profiles", "usr/lib/tuned/profiles", "var/lib/rxlane", "bin"):
+        for folder in ("etc/tuned/profiles", "usr/lib/tuned/profiles", "var/lib/rxlane", "bin",
+                       "usr/libexec/rxlane"):  # fmt: skip
             (root / folder).mkdir(parents=True)
+        off = root / "usr/libexec/rxlane/profile-off"
+        off.write_text(self.below((DEBIAN.parent / "profile-off").read_text()))
+        off.chmod(0o755)
         self.command("tuned-adm", 0)
         self.command("rxlane", 0)
+
+    def below(self, text: str) -> str:
+        """The script with its absolute paths below this host."""
+        for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane"):
+            text = text.replace(top, str(self.root) + top)
+        return text
 
     def command(self, name: str, code: int) -> None:
         path = self.root / "bin" / name
@@ -107,10 +119,8 @@ class Host:
         (self.root / "var" / "lib" / "rxlane" / "journal.json").write_text("{}")
 
     def script(self, name: str, *arguments: str) -> list[str]:
-        """Run a maintainer script with its absolute paths below this host; what it called."""
-        text = (DEBIAN / name).read_text()
-        for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane"):
-            text = text.replace(top, str(self.root) + top)
+        """Run a maintainer script on this host; what it called."""
+        text = self.below((DEBIAN / name).read_text())
         environment = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
         subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=environment)
         return self.log.read_text().splitlines() if self.log.exists() else []
@@ -240,7 +250,7 @@ def test_every_suppressed_tag_has_a_reason(build_debs: ModuleType) -> None:
 
 
 def test_a_given_version_heads_the_changelog(build_debs: ModuleType, tmp_path: Path) -> None:
-    build_debs.lay_out(tmp_path / "source", "0.1.0+next", 0)
+    build_debs.lay_out_debian(tmp_path / "source", "0.1.0+next", 0)
     text = (tmp_path / "source" / "debian" / "changelog").read_text()
     assert text.startswith("rxlane (0.1.0+next) unstable; urgency=medium\n")
     assert "Thu, 01 Jan 1970 00:00:00" in text
