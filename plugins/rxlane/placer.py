@@ -40,6 +40,17 @@ class Request:
     stands: int | None = None
 
 
+def _ranks(count: int) -> list[int]:
+    """Return, for each distance along so many CPUs, when it is tried: half way round comes first.
+
+    In the order of the distances' bits read backwards. Whatever CPUs are offline together, a
+    package, every second one, all second threads, their lanes go to different ones.
+    """
+    width = (count - 1).bit_length()
+    order = sorted(range(count), key=lambda n: int(f"{n:0{width}b}"[::-1], 2))
+    return [rank for _, rank in sorted(zip(order, range(count), strict=True))]
+
+
 def starts(links: Iterable[Link]) -> dict[int, float]:
     """Return a start for each device among those of its node, by ifindex."""
     ranks: Counter[int | None] = Counter()
@@ -78,6 +89,9 @@ class Placer:
     _cpus: dict[int, Cpu] = field(init=False)
     _away: frozenset[int] = field(init=False)
     _slow: frozenset[int] = field(init=False)
+    _online: frozenset[int] = field(init=False)
+    _places: dict[int, int] = field(init=False)
+    _ranks: list[int] = field(init=False)
     # CPUs that pollers came to after theirs had gone.
     _entered: set[int] = field(default_factory=set)
 
@@ -85,6 +99,9 @@ class Placer:
         self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
         self._away = frozenset((*self.topology.isolated, *self.topology.nohz_full))
         self._slow = efficient(self.topology)
+        self._online = frozenset(self.topology.online)
+        self._places = {cpu.number: place for place, cpu in enumerate(self.topology.cpus)}
+        self._ranks = _ranks(len(self._places))
 
     def fork(self, topology: Topology) -> Placer:
         """Return another placer that goes on from here, on a host that may have fewer CPUs."""
@@ -140,20 +157,40 @@ class Placer:
         found: dict[int, int] = {}
         for exclusive in (True, False):
             rows = [n for n, one in enumerate(requests) if one.exclusive == exclusive]
-            lost = []
+            lost, turns = [], Counter[int]()
             for number in rows:
                 one = requests[number]
                 if one.stands is not None and self._may_stay(one, one.stands):
                     found[number] = one.stands
                     continue
-                lost.append(number)
-                if one.stands in self.topology.online:
+                if one.stands in self._online:
                     self.note(one.stands, exclusive, -1)
+                if exclusive or one.stands is None:
+                    lost.append(number)
+                    continue
+                found[number] = self.inherit(one, one.stands, turns[one.stands])
+                turns[one.stands] += 1
             for number in _by_turn(requests, lost):
                 found[number] = self.take(requests[number])
                 if exclusive:
                     self._entered.add(found[number])
         return [found[number] for number in range(len(requests))]
+
+    def inherit(self, one: Request, gone: int, turn: int) -> int:
+        """Return the CPU for the fair lane number turn of those that leave one, and count it.
+
+        Away from pollers and near the device, then by the two CPUs' places and the turn alone: were
+        it by what CPUs have now, one more that goes offline would move lanes that were not on it.
+        """
+        start, last = self._places[gone], max(1, len(self._ranks) - 1)
+
+        def order(number: int) -> tuple[int, ...]:
+            rank = self._ranks[(self._places[number] - start) % len(self._ranks)]
+            return (*self._cost(number, one)[:3], (rank - 1 - turn) % last)
+
+        best = min(one.pool, key=order)
+        self.note(best, one.exclusive)
+        return best
 
     def _may_stay(self, one: Request, number: int) -> bool:
         if number not in one.pool:

@@ -113,6 +113,12 @@ def _masks(
     for number in used:
         placer.note(number, exclusive=False)
     share = max(1, (len(near) - every) // len(stand)) if stand else 0
+    for at, stood in enumerate(stand):
+        if stood and not found[at]:
+            # As many as it had, by those alone: see Placer.inherit().
+            one = Request(link.ifindex, near, link.node)
+            found[at] = tuple(sorted({placer.inherit(one, n, at) for n in stood}))
+            used.update(found[at])
     for at in (n for n, cpus in enumerate(found) if not cpus):
         free = [number for number in near if number not in used] or list(near)
         found[at] = _reserve(placer, free, link, share)

@@ -36,16 +36,15 @@ def _cores(host: Topology) -> dict[int, tuple[int, ...]]:
     quick = [cpu for cpu in host.cpus if cpu.number not in slow]
     gone = {cpu.number for cpu in quick if not cpu.online}
     shape = _shape(quick)
-    # Cores that lack a CPU first, then those that are offline as a whole.
-    for online in (True, False):
-        lacking = {c.number for c in quick if c.online == online and len(cores[c.number]) == 1}
-        while lacking and shape != (0,):
-            open_to = {n: _free(_around(n, shape, quick), cores, gone) for n in lacking}
-            # Who has the least choice chooses first.
-            number = min(lacking, key=lambda n: (len(open_to[n]), n))
-            core = next(iter(open_to[number]), (number,))
-            cores |= dict.fromkeys(core, core)
-            lacking -= set(core)
+    lacking = {cpu.number for cpu in quick if len(cores[cpu.number]) == 1}
+    while lacking and shape != (0,):
+        open_to = {n: _free(_around(n, shape, quick), cores, gone) for n in lacking}
+        # Who has the least choice chooses first, such as the host's first CPU; of those who have
+        # as much, cores that lack a CPU, then those that are offline as a whole.
+        number = min(lacking, key=lambda n: (len(open_to[n]) or len(shape) + 1, n in gone, n))
+        core = next(iter(open_to[number]), (number,))
+        cores |= dict.fromkeys(core, core)
+        lacking -= set(core)
     return cores
 
 
