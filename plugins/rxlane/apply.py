@@ -8,7 +8,7 @@ it wrote. An interrupt that the kernel keeps to itself fails nothing: it is repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane import stages
@@ -51,7 +51,7 @@ def apply(
     kernel: Kernel,
     store: Store,
     policy: Policy,
-    scope: Collection[str] | None = None,
+    scope: Container[str] | None = None,
     owner: str = "",
     choose: Callable[[Plan], Plan] | None = None,
 ) -> Applied:

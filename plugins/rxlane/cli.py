@@ -242,7 +242,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
-    from rxlane import confirm
+    from rxlane import claims, confirm
     from rxlane.journal import Store
     from rxlane.kernel import Linux
     from rxlane.rollback import rollback
@@ -251,14 +251,22 @@ def _rollback(args: argparse.Namespace) -> int:
     if args.orphaned and not _orphaned(store):
         return 0
     kernel = Linux(brief=True)
-    devices = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
+    links = request.resolve(args.devices, kernel.observe(None, ()))
+    devices = {link.name for link in links}
     _need_root()
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):
             print(f"note: {note}", file=sys.stderr)
         return 0
-    done = rollback(kernel, store, devices or None)
-    if not devices:
+    if args.orphaned:
+        done = rollback(kernel, store, claims.others(store, kernel))
+        claims.release_tuned(store, kernel.boot_id())
+    else:
+        # First, or the services of .link files would put right what this brings back.
+        mine = {link.ifindex for link in links} or None
+        claims.update(store, kernel.boot_id(), claims.without(mine))
+        done = rollback(kernel, store, devices or None)
+    if not devices and not args.orphaned:
         confirm.cancel(store)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -195,6 +195,7 @@ def discard_earlier(kernel: Kernel, store: Store) -> tuple[str, ...]:
         for what, load, remove in (
             ("journal", store.load, store.remove),
             ("confirmation", store.pending.load, store.pending.remove),
+            ("claim", store.claims.load, store.claims.remove),
         ):
             try:
                 found = load()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What must outlive this process, on disk: the originals, and an apply that waits to be confirmed.
+"""What must outlive this process, on disk: the originals, an apply that waits to be confirmed, and
+who lays out which interface.
 
 Written whole and durably. A power cut at any moment leaves the old file or the new one, never a
 part: temporary file, fsync, rename, fsync of the directory. A checksum tells a damaged file, the
@@ -53,6 +54,16 @@ class Pending:
     login: Login
     guard: Guard | None = None
     failure: str = ""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Indexes of the interfaces that are laid out by their .link files, and by TuneD's profile."""
+
+    boot_id: str
+    links: tuple[int, ...] = ()
+    tuned: tuple[int, ...] = ()
     format: int = FORMAT
 
 
@@ -160,6 +171,8 @@ class Store:
         self._journal = Sealed(self.path, Journal, "journal", loss, remedy)
         loss, remedy = "what waits to be confirmed is not known", "run `rxlane rollback`"
         self.pending = Sealed(self.directory / "confirm.json", Pending, "pending", loss, remedy)
+        loss, remedy = "who lays out what is not known", "restart tuned and the services of links"
+        self.claims = Sealed(self.directory / "claims.json", Claims, "claims", loss, remedy)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

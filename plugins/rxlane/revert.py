@@ -8,7 +8,7 @@ threads that end with their mode come before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.items import IRQ_ITEMS, MODE_OF, RESET_ITEMS, THREAD_ITEMS, THREADS_OF, Value
@@ -91,7 +91,7 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
 
 def carry(
-    old: Journal | None, plan: Plan, view: View, scope: Collection[str] | None = None
+    old: Journal | None, plan: Plan, view: View, scope: Container[str] | None = None
 ) -> Carried:
     """Join a new plan with the journal of an earlier apply in this boot.
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import stages
@@ -30,7 +30,7 @@ class RolledBack:
 def rollback(
     kernel: Kernel,
     store: Store,
-    devices: Collection[str] | None = None,
+    devices: Container[str] | None = None,
     items: Collection[str] | None = None,
 ) -> RolledBack:
     """Bring the journal's originals back, for some devices and settings or all.
@@ -45,7 +45,7 @@ def rollback(
 def bring_back(
     kernel: Kernel,
     store: Store,
-    devices: Collection[str] | None = None,
+    devices: Container[str] | None = None,
     items: Collection[str] | None = None,
 ) -> RolledBack:
     """rollback() for a caller who holds the lock."""

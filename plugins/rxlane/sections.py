@@ -128,6 +128,10 @@ class Policy:
     confirmed: bool = False
 
     @property
+    def all(self) -> tuple[Named, ...]:
+        return (*self.sections, *self.irq, *self.steering)
+
+    @property
     def tunes(self) -> bool:
         """True when anything is asked for that ethtool knows."""
         return any(s.resets or s.tunables for s in self.sections) or any(

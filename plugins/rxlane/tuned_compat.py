@@ -6,12 +6,14 @@ Imports nothing of TuneD: the plugins hand over plain values and log what a Repo
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rxlane import claims
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
@@ -38,6 +40,7 @@ from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.stages import reads
+from rxlane.sysfs import Sysfs
 from rxlane.verify import CHANGED, absence
 
 NEEDS = "rxlane's TuneD plugins need TuneD 2.25 or newer: this one cannot order plugin instances"
@@ -55,6 +58,10 @@ def unsupported(create_instance: Callable[..., object]) -> str | None:
 def is_hardware(device_path: str) -> bool:
     """Tell a hardware or virtual machine's device by its sysfs path from veth, tap, netdevsim."""
     return re.search(r"/(?:virtual|netdevsim\d*)/", device_path) is None
+
+
+def index_of(name: str) -> int | None:
+    return Sysfs().number(f"sys/class/net/{name}/ifindex")
 
 
 # The settings that a kind of section speaks for.
@@ -105,9 +112,13 @@ class Adapter:
     """Runs the library for a plugin: every failure becomes one line of a Report, never a raise."""
 
     def __init__(
-        self, state: str | Path = DIRECTORY, open_kernel: Callable[[], Kernel] = Linux
+        self,
+        state: str | Path = DIRECTORY,
+        open_kernel: Callable[[], Kernel] = Linux,
+        index: Callable[[str], int | None] = index_of,
     ) -> None:
         self.store = Store(state)
+        self._index = index
         # Opened for each use: TuneD's daemon lives for months, a socket need not.
         self._open_kernel = open_kernel
         # Interrupts that the kernel refused to move at the last apply: known only by trying.
@@ -116,8 +127,9 @@ class Adapter:
     def apply(self, rows: Iterable[Row]) -> Report:
         """Write one plan for all sections. Originals of a killed TuneD are carried over."""
         try:
-            done = apply(self._open_kernel(), self.store, self.policy(rows), owner=TUNED)
+            done = self._write(self.policy(rows), None)
         except (RxlaneError, OSError) as error:
+            self._release()
             return _failure(error)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
@@ -131,9 +143,23 @@ class Adapter:
         """Write again what differs; raises as apply() does. The policy is for all, not for scope:
         what it does not ask for goes back.
         """
-        done = apply(self._open_kernel(), self.store, policy, owner=TUNED, choose=choose)
+        done = self._write(policy, choose)
         self._unmovable |= done.unmovable
         return done
+
+    def _write(self, policy: Policy, choose: Choose | None) -> Applied:
+        """Claim the policy's devices, then write; those that a .link file has alone are left."""
+        kernel = self._open_kernel()
+        named = {name for s in policy.all for name in s.devices}
+        indexes = {i for name in named if (i := self._index(name)) is not None}
+        claims.update(self.store, kernel.boot_id(), claims.with_tuned(indexes))
+        others = claims.Others(self.store, kernel)
+        return apply(kernel, self.store, policy, others, owner=TUNED, choose=choose)
+
+    def _release(self) -> None:
+        """Leave every device to its .link file; what cannot be noted is found at the next apply."""
+        with contextlib.suppress(RxlaneError, OSError):
+            claims.release_tuned(self.store, self._open_kernel().boot_id())
 
     def verify(
         self, rows: Iterable[Row], devices: Collection[str], kind: str | None = None
@@ -171,9 +197,14 @@ class Adapter:
         """Bring originals back for some devices and one kind of section, or all there are."""
         items = None if kind is None else ITEMS[kind]
         try:
-            done = rollback(self._open_kernel(), self.store, devices, items)
+            kernel = self._open_kernel()
+            others = claims.others(self.store, kernel) if devices is None else devices
+            done = rollback(kernel, self.store, others, items)
         except (RxlaneError, OSError) as error:
             return _failure(error)
+        finally:
+            if devices is None and kind is None:
+                self._release()
         lines = [("info", note) for note in done.notes]
         lines += [("warning", f"not put back: {line}") for line in done.pending]
         count = f"{done.written} settings put back"

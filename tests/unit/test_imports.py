@@ -76,6 +76,7 @@ LAYERS = {
     "writing": 7,
     "apply": 8,
     "rollback": 8,
+    "claims": 7,
     "tuned_compat": 10,
     "tuned_profiles": 6,
     "tuned_keep": 11,

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who lays out which interface: TuneD's profile, or the interface's own .link file.
+
+On disk beside the journal, for they are different processes. The profile wins: while it has an
+interface, that one's service writes nothing there. What the profile does not have stays with the
+service, and neither plans for, nor brings back, what is the other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from rxlane.errors import RxlaneError
+from rxlane.journal import Claims, Store
+from rxlane.kernel import Kernel
+
+Change = Callable[[Claims], Claims]
+
+
+def load(store: Store, boot_id: str) -> Claims:
+    """Return the claims of this boot. A damaged file says nothing: all of them come anew."""
+    try:
+        found = store.claims.load()
+    except RxlaneError:
+        found = None
+    return found if found is not None and found.boot_id == boot_id else Claims(boot_id)
+
+
+def update(store: Store, boot_id: str, change: Change) -> Claims:
+    """Write what change makes of the claims, where it differs; takes the lock."""
+    with store.lock():
+        old = load(store, boot_id)
+        new = change(old)
+        if new == old:
+            return old
+        if new.links or new.tuned:
+            store.claims.save(new)
+        else:
+            store.claims.remove()
+        return new
+
+
+def with_link(ifindex: int) -> Change:
+    return lambda old: replace(old, links=tuple(sorted({*old.links, ifindex})))
+
+
+def without_link(ifindex: int) -> Change:
+    return lambda old: replace(old, links=tuple(i for i in old.links if i != ifindex))
+
+
+def without(gone: Collection[int] | None) -> Change:
+    """Take interfaces from whoever has them; gone: indexes, None for all."""
+
+    def left(indexes: tuple[int, ...]) -> tuple[int, ...]:
+        return () if gone is None else tuple(i for i in indexes if i not in gone)
+
+    return lambda old: replace(old, links=left(old.links), tuned=left(old.tuned))
+
+
+def with_tuned(indexes: Iterable[int]) -> Change:
+    return lambda old: replace(old, tuned=tuple(sorted(set(indexes))))
+
+
+def alone(store: Store, boot_id: str) -> set[int]:
+    """Return the interfaces that only their .link files lay out."""
+    found = load(store, boot_id)
+    return set(found.links) - set(found.tuned)
+
+
+class Others:
+    """The names that TuneD's profile speaks for: all but those that a .link file has alone.
+
+    Looked up once, at the first question, which comes with the lock held.
+    """
+
+    def __init__(self, store: Store, kernel: Kernel) -> None:
+        self._store = store
+        self._kernel = kernel
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is None:
+            indexes = alone(self._store, self._kernel.boot_id())
+            # No look at the host where nobody has a claim.
+            links = self._kernel.observe(None, ()).links if indexes else ()
+            self._names = frozenset(link.name for link in links if link.ifindex in indexes)
+        return name not in self._names
+
+
+def others(store: Store, kernel: Kernel) -> Others | None:
+    """Return them, None when that is all there are."""
+    return Others(store, kernel) if alone(store, kernel.boot_id()) else None
+
+
+def release_tuned(store: Store, boot_id: str) -> None:
+    """Once the originals are back: the .link files' services lay out what they have."""
+    update(store, boot_id, with_tuned(()))
+    with store.lock():
+        journal = store.load()
+        # What is left is not TuneD's, and not to go when it starts with another profile.
+        if journal is not None and journal.owner and alone(store, boot_id):
+            store.save(replace(journal, owner=""))
