@@ -35,8 +35,9 @@ def shipped() -> list[Path]:
     profiles = [path for path in (TREE / "tuned-profiles").rglob("*") if path.is_file()]
     plugins = (TREE / "plugins" / "tuned").glob("plugin_*.py")
     manuals = (TREE / "plugins" / "doc").glob("*.[1-9]")
-    completions = (TREE / "plugins" / "completion").iterdir()
-    parts = (*profiles, *plugins, *manuals, *completions)
+    others = (path for name in ("completion", "systemd", "udev")
+              for path in (TREE / "plugins" / name).iterdir())  # fmt: skip
+    parts = (*profiles, *plugins, *manuals, *others)
     found = [path for path in parts if path.suffix != ".md"]
     return sorted(path.relative_to(TREE) for path in found)
 
@@ -93,12 +94,13 @@ class Host:
         off = root / "usr/libexec/rxlane/profile-off"
         off.write_text(self.below((DEBIAN.parent / "profile-off").read_text()))
         off.chmod(0o755)
-        self.command("tuned-adm", 0)
-        self.command("rxlane", 0)
+        for name in ("tuned-adm", "rxlane", "systemctl"):
+            self.command(name, 0)
 
     def below(self, text: str) -> str:
         """The script with its absolute paths below this host."""
-        for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane"):
+        for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane",
+                    "/run/systemd"):  # fmt: skip
             text = text.replace(top, str(self.root) + top)
         return text
 
@@ -205,6 +207,13 @@ def test_removal_of_the_command_rolls_back(host: Host, code: int) -> None:
     assert host.script("rxlane.prerm", "remove") == []
     host.journal()
     assert host.script("rxlane.prerm", "remove") == ["rxlane rollback"]
+
+
+def test_removal_stops_the_services_of_links_first(host: Host) -> None:
+    (host.root / "run/systemd/system").mkdir(parents=True)
+    host.journal()
+    calls = host.script("rxlane.prerm", "remove")
+    assert calls == ["systemctl stop rxlane-link@*.service", "rxlane rollback"]
 
 
 def test_only_purge_drops_the_journal(host: Host) -> None:

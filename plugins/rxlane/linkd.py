@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The service rxlane-link@IFINDEX: lays an interface out by its udev properties and keeps it so.
+
+SIGTERM brings the originals back. An interface that is gone for LINGER seconds needs nothing: with
+it went its settings, and udev starts the service for the one that comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from rxlane import claims
+from rxlane.converge import Converger, keep
+from rxlane.errors import RxlaneError
+from rxlane.events import Event, wake_up
+from rxlane.journal import DIRECTORY, Store
+from rxlane.kernel import Linux
+from rxlane.linkkeep import KeptLink
+from rxlane.linksources import LinkSources
+from rxlane.sysfs import Sysfs
+
+LINGER = 10  # seconds that a way to another network namespace and back may take
+LEVELS = {"error": 3, "warning": 4, "info": 6}  # of syslog, for the journal; see sd-daemon(3)
+
+
+def log(level: str, text: str) -> None:
+    print(f"<{LEVELS[level]}>{text}", file=sys.stderr, flush=True)
+
+
+class Stop:
+    """Ends the wait, because somebody asks for it or because the interface is not there."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+        self.asked = False
+        self.gone = False
+        self._waits = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ask())
+        signal.signal(signal.SIGALRM, lambda *_: self._leave())
+
+    def here(self, there: bool) -> None:
+        """Take note whether the interface is there."""
+        if there == self._waits:
+            signal.alarm(0 if there else LINGER)
+        self._waits = not there
+        self.gone = self.gone and not there
+
+    def _ask(self) -> None:
+        self.asked = True
+        wake_up(self.descriptor)
+
+    def _leave(self) -> None:
+        self.gone = True
+        wake_up(self.descriptor)
+
+
+def serve(ifindex: int, store: Store, files: Sysfs) -> None:
+    stop = Stop()
+    kernel = Linux()
+    kept = KeptLink(kernel, store, files, ifindex, log, stop.here)
+    kept.claim()
+    sources = LinkSources(store, files, ifindex)
+    try:
+        converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
+        converger.notice([Event("the service started", reset=False)])
+        keep(sources, converger, stop.descriptor, kept.relevant)
+        if stop.asked:
+            done = kept.end(sources.links.names)
+            for line in done.pending:
+                log("warning", f"not put back: {line}")
+            log("info", f"{done.written} settings put back")
+        elif stop.gone:
+            claims.update(store, kernel.boot_id(), claims.without_link(ifindex))
+            log("info", "the interface is gone")
+    finally:
+        sources.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="rxlane-link", allow_abbrev=False)
+    parser.add_argument("ifindex", type=int)
+    parser.add_argument("--state", default=DIRECTORY)
+    args = parser.parse_args()
+    try:
+        serve(args.ifindex, Store(args.state), Sysfs())
+    except (RxlaneError, OSError) as error:
+        log("error", str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

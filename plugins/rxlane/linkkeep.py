@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One interface laid out as its udev properties say, together with the others that have some.
+
+All of them are planned together, for their threads share the host's CPUs; written is the own one
+alone. An interface whose properties are refused is left out by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from rxlane import claims, confirm, linkkeys, policy, udevdb
+from rxlane.apply import Applied, apply
+from rxlane.converge import Choose, Log
+from rxlane.errors import Kind, RxlaneError
+from rxlane.events import Event
+from rxlane.items import FLOW_ENTRIES
+from rxlane.journal import Store
+from rxlane.kernel import Kernel
+from rxlane.plan import HOST, Plan
+from rxlane.policy import FLOW_STEERING, Given
+from rxlane.rollback import RolledBack, rollback
+from rxlane.sysfs import Sysfs
+
+Names = Mapping[int, str]
+
+
+class NotOurs(RxlaneError):
+    """Between the look and the lock somebody else got the interface."""
+
+    def __init__(self) -> None:
+        super().__init__(Kind.BUSY, "the interface is laid out by another")
+
+
+class KeptLink:
+    """here: told at each look whether the interface is there."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        store: Store,
+        files: Sysfs,
+        ifindex: int,
+        log: Log,
+        here: Callable[[bool], None] = lambda there: None,
+    ) -> None:
+        self._kernel = kernel
+        self._store = store
+        self._files = files
+        self._ifindex = ifindex
+        self._log = log
+        self._here = here
+        self._boot_id = kernel.boot_id()
+        self._told: dict[str, Sequence[str]] = {}  # by level, what the last look had to say
+        self._given: tuple[Given, ...] = ()
+        self._links: tuple[int, ...] = (ifindex,)
+
+    def claim(self) -> None:
+        claims.update(self._store, self._boot_id, claims.with_link(self._ifindex))
+
+    def relevant(self, event: Event) -> bool:
+        """True for what may move the interface's lanes: its own news and its neighbours'."""
+        return event.ifindex is None or event.ifindex in self._links
+
+    def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
+        """Plan and write; None once somebody rolled it back or the properties are gone."""
+        found = claims.load(self._store, self._boot_id)
+        self._links = found.links
+        if self._ifindex not in found.links:
+            return None
+        known = udevdb.properties(self._files, self._ifindex)
+        name = present.get(self._ifindex)
+        self._here(known is not None and name is not None)
+        if known is None or name is None:
+            return Applied.nothing()
+        if not linkkeys.given(known):
+            self._log("info", f"{name} has no {linkkeys.PREFIX}... properties any more")
+            self.end(present)
+            return None
+        before, self._given = self._given, self._own(name, known)
+        if self._yields():
+            return Applied.nothing()
+        try:
+            done = self._write(name, present, choose)
+            self._tell(done.plan)
+            if self._steers(before) and not self._steers(self._given):
+                self._leave_flows(present)
+            return done
+        except NotOurs:
+            return Applied.nothing()
+        except RxlaneError as error:
+            raise self._located(error, known) from error
+
+    def _own(self, name: str, known: Mapping[str, str]) -> tuple[Given, ...]:
+        def where(key: str) -> str:
+            return udevdb.origin(self._files, known, key)
+
+        sections, errors = linkkeys.sections(name, known, where)
+        self._say("error", [str(error) for error in errors])
+        return sections
+
+    def _tell(self, plan: Plan) -> None:
+        self._say("info", [str(skip) for skip in plan.skips])
+        self._say("warning", plan.warnings)
+
+    def _say(self, level: str, texts: Sequence[str]) -> None:
+        """Log what was not in the log after the last look."""
+        for text in texts:
+            if text not in self._told.get(level, ()):
+                self._log(level, text)
+        self._told[level] = texts
+
+    def _located(self, error: RxlaneError, known: Mapping[str, str]) -> RxlaneError:
+        """Return a refusal with the file that asked for it, where one property did."""
+        asked = linkkeys.named(error, self._given)
+        if asked is None:
+            return error
+        return linkkeys.located(error, *asked, lambda key: udevdb.origin(self._files, known, key))
+
+    def _yields(self) -> bool:
+        """True while TuneD has the interface, or an apply on it waits to be confirmed."""
+        if self._ifindex in claims.load(self._store, self._boot_id).tuned:
+            return True
+        pending = confirm.waiting(self._kernel, self._store)
+        return pending is not None and (pending.devices is None or self._ifindex in pending.devices)
+
+    def _others(self, present: Names) -> list[Given]:
+        found: list[Given] = []
+        for index in claims.alone(self._store, self._boot_id) - {self._ifindex}:
+            name = present.get(index)
+            known = None if name is None else udevdb.properties(self._files, index)
+            if name is not None and known is not None:
+                found += linkkeys.sections(name, known, str)[0]
+        return found
+
+    def _write(self, name: str, present: Names, choose: Choose | None) -> Applied:
+        others = self._others(present)
+        while True:
+            wanted = policy.parse(sorted((*self._given, *others), key=lambda g: g.name))
+            try:
+                return apply(
+                    *(self._kernel, self._store, wanted, {name}),
+                    choose=lambda plan: self._mine(plan, name, choose),
+                )
+            except RxlaneError as error:
+                # What other interfaces ask for and do not get is told by their own services.
+                less = [g for g in others if g.name not in (error.section, error.device)]
+                if not error.kind.refused or len(less) == len(others):
+                    raise
+                others = less
+
+    def _mine(self, plan: Plan, name: str, choose: Choose | None) -> Plan:
+        """Leave in the plan what is to be written for the own interface, as long as it is own."""
+        found = claims.load(self._store, self._boot_id)
+        if self._ifindex not in found.links or self._yields():
+            raise NotOurs
+        own = tuple(c for c in plan.changes if c.target.device in (name, HOST))
+        theirs = (c for c in plan.changes if c.target.device not in (name, HOST))
+        mine = replace(
+            plan,
+            changes=own,
+            holds=(*plan.holds, *theirs),
+            skips=tuple(s for s in plan.skips if s.device in (name, HOST)),
+        )
+        return mine if choose is None else choose(mine)
+
+    def end(self, present: Names) -> RolledBack:
+        """Give the interface up: its originals come back, unless another one has it."""
+        mine = not self._yields()
+        claims.update(self._store, self._boot_id, claims.without_link(self._ifindex))
+        name = present.get(self._ifindex)
+        if name is None or not mine:
+            return RolledBack(0)
+        done = rollback(self._kernel, self._store, {name})
+        if self._steers(self._given):
+            flows = self._leave_flows(present)
+            done = RolledBack(done.written + flows.written, (*done.pending, *flows.pending))
+        return done
+
+    def _leave_flows(self, present: Names) -> RolledBack:
+        """Bring the host's flow table back, unless another interface has use for it."""
+        if self._steers(self._others(present)):
+            return RolledBack(0)
+        return rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
+
+    @staticmethod
+    def _steers(sections: Sequence[Given]) -> bool:
+        return any(g.kind == FLOW_STEERING and g.options.get("rfs") for g in sections)

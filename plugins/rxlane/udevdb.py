@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What udev knows of a network interface: its database's files, read without a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rxlane.sysfs import Sysfs
+
+DATABASE = "run/udev/data"
+BY_RULE = "a udev rule"
+# Set by udev's net_setup_link; the drop-ins separated by colons, later ones win.
+FILE, DROPINS = "ID_NET_LINK_FILE", "ID_NET_LINK_FILE_DROPINS"
+
+
+def entry(ifindex: int) -> str:
+    """Return the name of an interface's file in DATABASE."""
+    return f"n{ifindex}"
+
+
+def properties(files: Sysfs, ifindex: int) -> dict[str, str] | None:
+    """Return an interface's properties, None while udev has not finished with it, or it is gone."""
+    text = files.read(f"{DATABASE}/{entry(ifindex)}")
+    if text is None:
+        return None
+    rows = (line[2:].partition("=") for line in text.splitlines() if line.startswith("E:"))
+    return {name: value for name, _, value in rows}
+
+
+def indexes(files: Sysfs) -> list[int]:
+    """Return the indexes of the interfaces that udev knows."""
+    names = files.names(DATABASE)
+    return sorted(int(n[1:]) for n in names if n.startswith("n") and n[1:].isdecimal())
+
+
+def link_files(known: Mapping[str, str]) -> list[str]:
+    """Return the interface's .link file and its drop-ins, those first that win."""
+    dropins = [path for path in known.get(DROPINS, "").split(":") if path]
+    return [*reversed(dropins), *([known[FILE]] if FILE in known else [])]
+
+
+def origin(files: Sysfs, known: Mapping[str, str], name: str) -> str:
+    """Return the path of the .link file or drop-in that has a property, BY_RULE when none does."""
+    for path in link_files(known):
+        if f"{name}=" in (files.read(path.lstrip("/")) or ""):
+            return path
+    return BY_RULE

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What wakes the service of an interface, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rxlane import linkd, udevdb
+from rxlane.events import Event, Links, Sources
+from rxlane.journal import Claims, Store
+from rxlane.linkd import LINGER, Stop
+from rxlane.linksources import LinkSources
+from rxlane.notify import Folders
+from rxlane.sysfs import Sysfs
+
+
+def ready(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def test_folders(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    folders = Folders()
+    first, second = folders.watch(str(one)), folders.watch(str(two))
+    assert not ready(folders.descriptor) and folders.read() == set()
+    (one / "a").write_text("")
+    (two / "b.tmp").write_text("")
+    os.replace(two / "b.tmp", two / "a name that is longer")
+    (one / "a").unlink()
+    assert ready(folders.descriptor)
+    names = {(first, "a"), (second, "b.tmp"), (second, "a name that is longer")}
+    assert folders.read() == names
+    with pytest.raises(OSError, match="inotify: No such file"):
+        folders.watch(str(tmp_path / "none"))
+    folders.close()
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LinkSources]:
+    def quiet(self: Sources) -> None:
+        self.links = Links(())
+        self._sockets = {}
+
+    monkeypatch.setattr(Sources, "__init__", quiet)
+    monkeypatch.setattr(Sources, "descriptors", ())
+    monkeypatch.setattr(Sources, "close", lambda self: None)
+    (tmp_path / udevdb.DATABASE).mkdir(parents=True)
+    (tmp_path / "state").mkdir()
+    made = LinkSources(Store(tmp_path / "state"), Sysfs(tmp_path), 7)
+    yield made
+    made.close()
+
+
+def told(sources: LinkSources) -> list[Event]:
+    (descriptor,) = sources.descriptors
+    return sources.read(descriptor)
+
+
+def test_what_concerns_the_interface(sources: LinkSources, tmp_path: Path) -> None:
+    database, store = tmp_path / udevdb.DATABASE, Store(tmp_path / "state")
+    for name in ("n8", ".#n7", "b7:0"):
+        (database / name).write_text("")
+    store.claims.path.with_suffix(".tmp").write_text("")
+    assert told(sources) == []
+    (database / ".#n7").rename(database / "n7")
+    store.claims.save(Claims("boot", (7,)))
+    (event, other) = told(sources)
+    assert "properties" in str(event) and "lays out" in str(other)
+    assert event.ifindex is None, "it counts also while the interface is down"
+    (database / "n7").unlink()
+    assert len(told(sources)) == 1
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Stop, list[int]]]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    alarms: list[int] = []
+    monkeypatch.setattr(signal, "alarm", alarms.append)
+    yield Stop(), alarms
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_ends_when_asked(stop: tuple[Stop, list[int]]) -> None:
+    one, _ = stop
+    assert not ready(one.descriptor)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ready(one.descriptor) and one.asked and not one.gone
+
+
+def test_ends_when_the_interface_stays_away(stop: tuple[Stop, list[int]]) -> None:
+    one, alarms = stop
+    for there in (True, False, False, True, True, False):
+        one.here(there)
+    assert alarms == [LINGER, 0, LINGER]
+    os.kill(os.getpid(), signal.SIGALRM)
+    assert ready(one.descriptor) and one.gone and not one.asked
+
+
+def test_a_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                               monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise OSError("no luck")
+
+    monkeypatch.setattr(linkd, "serve", fail)
+    monkeypatch.setattr("sys.argv", ["rxlane-link", "7", "--state", str(tmp_path)])
+    assert linkd.main() == 1
+    assert capsys.readouterr().err == "<3>no luck\n"

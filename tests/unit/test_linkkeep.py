@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Interfaces kept by their .link files, beside each other, beside TuneD and beside the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rxlane import claims, cli, confirm, udevdb
+from rxlane.confirm import boottime
+from rxlane.errors import RxlaneError
+from rxlane.events import Event
+from rxlane.journal import Pending, Store
+from rxlane.linkkeep import KeptLink
+from rxlane.model import Snapshot
+from rxlane.plan import Plan
+from rxlane.session import Login
+from rxlane.sysfs import Sysfs
+from rxlane.tuned_compat import Adapter, Row
+from unit import simhost
+from unit.simhost import SimHost
+
+INDEXES = {"eth0": 2, "eth1": 3}
+FILE = "/etc/systemd/network/10-nic.link"
+POLL = {"NAPI_THREADED": "busy-poll@1-", "NAPI_THREAD_CPUS": "auto", "NAPI_DEFER_HARD_IRQS": "7"}
+
+
+class Bench:
+    """A host, udev's database, and the services of its interfaces as the test runs them."""
+
+    def __init__(self, root: Path) -> None:
+        first, second = simhost.link(), simhost.link("eth1", ifindex=3, base=9000)
+        self.host = SimHost(simhost.whole(simhost.snapshot(first, second)))
+        self.start = self.host.observe()
+        self.root = root
+        self.store = Store(root / "state")
+        self.log: list[tuple[str, str]] = []
+        self.there: list[bool] = []
+        self.services: dict[str, KeptLink] = {}
+        self.names = {2: "eth0", 3: "eth1"}
+        (root / udevdb.DATABASE).mkdir(parents=True)
+        (root / FILE[1:]).parent.mkdir(parents=True)
+
+    def properties(self, device: str, **found: str) -> None:
+        rows = [f"E:{name}={value}\n" for name, value in {**found, udevdb.FILE: FILE}.items()]
+        path = self.root / udevdb.DATABASE / udevdb.entry(INDEXES[device])
+        path.write_text("".join(rows))
+        (self.root / FILE[1:]).write_text("[Link]\n" + "".join(f"Property={n}=\n" for n in found))
+
+    def start_service(self, device: str, **found: str) -> None:
+        self.properties(device, **found)
+        service = KeptLink(
+            *(self.host, self.store, Sysfs(self.root), INDEXES[device]),
+            lambda level, text: self.log.append((level, text)),
+            self.there.append,
+        )
+        service.claim()
+        self.services[device] = service
+        self.look(device)
+
+    def look(self, device: str, choose: Callable[[Plan], Plan] | None = None) -> bool:
+        """False once the service ends."""
+        return self.services[device].replan(self.names, choose) is not None
+
+    def modes(self, device: str) -> list[int | None]:
+        return [napi.threaded for napi in self.host.links[device].napis]
+
+    def of(self, device: str) -> Snapshot:
+        """What the host has, without everything of other devices."""
+        found = self.host.observe()
+        return replace(found, links=tuple(li for li in found.links if li.name == device))
+
+    def adapter(self) -> Adapter:
+        return Adapter(self.store.directory, lambda: self.host, INDEXES.get)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+ROW = Row("napi", frozenset({"eth0"}), (("threaded", "on"),))
+
+
+def same(found: Snapshot, wanted: Snapshot) -> bool:
+    """Threads that began and ended again have had other pids."""
+    return (found.links, found.irqs, found.sysctls) == (wanted.links, wanted.irqs, wanted.sysctls)
+
+
+def test_each_writes_its_own_and_they_share_the_cpus(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    assert bench.modes("eth0") == [0, 2, 2, 2] and bench.modes("eth1") == [0, 0, 0, 0]
+    bench.start_service("eth1", **POLL)
+    bench.look("eth0")
+    cpus = [thread.cpus for thread in bench.host.threads.values()]
+    assert len(cpus) == 6 and len(set(cpus)) == 6 and all(len(one) == 1 for one in cpus)
+    writes = bench.host.writes
+    assert bench.look("eth0") and bench.look("eth1")
+    assert bench.host.writes == writes
+    assert bench.log == []
+
+
+def test_what_is_lost_is_put_right(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.write_napi(8194, {"threaded": "off"})
+    assert bench.services["eth0"].relevant(Event("went up", "eth0", 2))
+    assert not bench.services["eth0"].relevant(Event("went up", "eth1", 3))
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_ends_with_the_originals(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", **POLL)
+    bench.services["eth0"].end(bench.names)
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [0, 2, 2, 2]
+    assert claims.load(bench.store, "boot-1").links == (3,)
+    bench.services["eth1"].end(bench.names)
+    assert same(bench.host.observe(), bench.start)
+    assert bench.store.load() is None and not bench.store.claims.path.exists()
+
+
+def test_other_properties_and_none(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.properties("eth0", NAPI_THREADED="on", NAPI_GRO_FLUSH_TIMEOUT="5000")
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert {n.defer_hard_irqs for n in bench.host.links["eth0"].napis} == {0}
+    bench.properties("eth0")
+    assert not bench.look("eth0")
+    assert same(bench.host.observe(), bench.start)
+    assert "no NAPI_... properties any more" in bench.log[-1][1]
+
+
+def test_a_wrong_one_changes_nothing_else(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL, NAPI_RPS="some", NAPI_THREDED="on")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+    bench.look("eth0")
+    told = [text for level, text in bench.log if level == "error"]
+    assert len(told) == 2, "told once"
+    assert told[0].startswith(f"[{FILE}] NAPI_THREDED=on: unknown option")
+    assert told[1].startswith(f"[{FILE}] NAPI_RPS=some: ")
+
+
+def test_a_refusal_names_the_file_and_hinders_no_other(bench: Bench) -> None:
+    bench.start_service("eth1", NAPI_THREADED="on")
+    with pytest.raises(RxlaneError, match="CPU 99") as refused:
+        bench.start_service("eth0", NAPI_THREADED="on", NAPI_THREAD_CPUS="99")
+    assert str(refused.value).startswith(f"[{FILE}] NAPI_THREAD_CPUS=99: ")
+    assert bench.modes("eth0") == [0, 0, 0, 0]
+    bench.properties("eth1", NAPI_THREADED="busy-poll")
+    assert bench.look("eth1")
+    assert bench.modes("eth1") == [2, 2, 2, 2]
+
+
+def test_tuned_wins_and_gives_back(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    before = bench.of("eth0")
+    adapter = bench.adapter()
+    assert adapter.apply([ROW]).ok
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert bench.modes("eth1") == [1, 1, 1, 1], "what the profile does not have stays"
+    assert bench.look("eth0") and bench.look("eth1")
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert adapter.rollback().ok
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
+    assert bench.look("eth0")
+    assert bench.of("eth0").links[0].napis[0] == before.links[0].napis[0]
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == "", "a TuneD that starts takes nothing back"
+
+
+def test_a_profile_that_is_refused_takes_nothing(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    wrong = Row("napi", frozenset({"eth0"}), (("threaded", "on"), ("thread_cpus", "99")))
+    assert not bench.adapter().apply([wrong]).ok
+    bench.host.write_napi(8194, {"threaded": "off"})
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_tuned_between_the_look_and_the_lock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.write_napi(8194, {"threaded": "off"})
+    observe = bench.host.observe
+
+    def meanwhile(*args: object) -> Snapshot:
+        monkeypatch.setattr(bench.host, "observe", observe)
+        change = claims.with_tuned({2})(claims.load(bench.store, "boot-1"))
+        bench.store.claims.save(change)
+        return observe()
+
+    monkeypatch.setattr(bench.host, "observe", meanwhile)
+    writes = bench.host.writes
+    assert bench.look("eth0")
+    assert bench.host.writes == writes
+
+
+def test_stopped_while_tuned_has_it(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    assert bench.adapter().apply([ROW]).ok
+    bench.services["eth0"].end(bench.names)
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert bench.adapter().rollback().ok
+    assert same(bench.host.observe(), bench.start)
+
+
+@pytest.mark.parametrize("argv", [["rollback"], ["rollback", "eth0"]])
+def test_the_operator_rolls_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert cli.main([*argv, "--state", str(bench.store.directory)]) == 0
+    assert not bench.look("eth0"), "it ends"
+    assert bench.look("eth1") == ("eth0" in argv)
+    assert bench.modes("eth0") == [0, 0, 0, 0]
+
+
+def test_a_dead_tuned_takes_only_its_own_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    assert bench.adapter().apply([ROW]).ok
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
+    assert cli.main(["rollback", "--orphaned", "--state", str(bench.store.directory)]) == 0
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_waits_for_what_waits_to_be_confirmed(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    login = Login(1, 1, 1, 0, 1, 1)
+    pending = Pending("boot-1", "token", boottime() + 10**12, (2,), login)
+    bench.store.pending.save(pending)
+    bench.host.write_napi(8194, {"threaded": "on"})
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 1, 2, 2]
+    confirm.disarm(bench.store, pending)
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_the_host_s_flow_table_stays_as_long_as_one_uses_it(bench: Bench) -> None:
+    name = "net.core.rps_sock_flow_entries"
+    bench.start_service("eth0", NAPI_RFS="4096")
+    bench.start_service("eth1", NAPI_RFS="4096")
+    bench.services["eth0"].end(bench.names)
+    assert bench.host.sysctls[name] == 4096
+    bench.properties("eth1", NAPI_THREADED="off")
+    assert bench.look("eth1")
+    assert bench.host.sysctls[name] == 0
+
+
+def test_renamed(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.links["lan0"] = replace(bench.host.links.pop("eth0"), name="lan0")
+    bench.names = {2: "lan0", 3: "eth1"}
+    bench.host.write_napi(8194, {"threaded": "off"})
+    assert bench.look("eth0")
+    assert bench.modes("lan0") == [0, 2, 2, 2]
+    bench.services["eth0"].end(bench.names)
+    assert bench.modes("lan0") == [0, 0, 0, 0]
+
+
+def test_unplugged(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    del bench.names[2]
+    assert bench.look("eth0") and bench.there[-2:] == [True, False]
+    (bench.root / udevdb.DATABASE / udevdb.entry(2)).unlink()
+    bench.names[2] = "eth0"
+    assert bench.look("eth0") and bench.there[-1] is False, "udev is not ready with it"
+
+
+def test_claims_of_another_boot_and_damaged_ones_say_nothing(bench: Bench) -> None:
+    bench.start_service("eth0", NAPI_THREADED="on")
+    assert claims.load(bench.store, "boot-2").links == ()
+    bench.store.claims.path.write_text("{")
+    assert claims.load(bench.store, "boot-1").links == ()
+    assert "claim" in " ".join(confirm.discard_earlier(bench.host, bench.store))
+    assert not bench.store.claims.path.exists()
+
+
+OFFERED = {
+    "NAPI_THREADED": st.sampled_from(["on", "off", "busy-poll@1-", "on@0,busy-poll@2-"]),
+    "NAPI_MANAGEMENT_QUEUES": st.sampled_from(["0", "1"]),
+    "NAPI_THREAD_CPUS": st.sampled_from(["auto", "2-5", "6", "99"]),
+    "NAPI_THREAD_POLICY": st.sampled_from(["fifo", "batch", "other"]),
+    "NAPI_THREAD_PRIORITY": st.sampled_from(["5", "98"]),
+    "NAPI_DEFER_HARD_IRQS": st.sampled_from(["0", "3", "-1"]),
+    "NAPI_IRQ_CPUS": st.sampled_from(["auto", "3-4"]),
+    "NAPI_IRQ_THREADED": st.sampled_from(["on", "off", "auto"]),
+    "NAPI_RPS": st.sampled_from(["auto", "1-3", "off"]),
+    "NAPI_RFS": st.sampled_from(["auto", "512", "off"]),
+    "NAPI_XPS": st.sampled_from(["auto", "rxqs", "off"]),
+}
+FOUND = st.fixed_dictionaries({}, optional=OFFERED)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["eth0", "eth1"]), FOUND), max_size=5), st.booleans())
+def test_whatever_they_said_the_originals_come_back(
+    rows: list[tuple[str, dict[str, str]]], tuned: bool
+) -> None:
+    """Services that get any properties, TuneD in between, all of them ended."""
+    with TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        for device, found in rows:
+            bench.properties(device, **found)
+            try:
+                if device in bench.services:
+                    if not bench.look(device):
+                        del bench.services[device]
+                else:
+                    bench.start_service(device, **found)
+            except RxlaneError as error:
+                assert error.kind.refused
+        if tuned:
+            adapter = bench.adapter()
+            assert adapter.apply([ROW]).ok
+            assert adapter.rollback().ok
+        for service in bench.services.values():
+            service.end(bench.names)
+        assert same(bench.host.observe(), bench.start)
+        assert bench.store.load() is None
