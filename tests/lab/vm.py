@@ -7,15 +7,16 @@ keeps the console on its standard output, whereas here the guest must be a Debia
 writable, with the console in a file and power cuts over QMP.
 """
 
+import json
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lab import accel, qemu
 from lab.cache import digest
@@ -43,6 +44,7 @@ QMP_RESET = (
     '{"execute": "set-action", "arguments": {"reboot": "reset"}}',
     '{"execute": "system_reset"}',
 )
+SLOT = "lab-slot"
 QMP_BOOTED = ('{"execute": "set-action", "arguments": {"reboot": "shutdown"}}',)
 
 
@@ -79,6 +81,8 @@ class GuestSpec:
     igb: bool = False
     # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
     icount: bool = False
+    # A PCI Express port of the id SLOT, into which qmp() plugs devices.
+    slot: bool = False
     extra_cmdline: str = ""
     share: list[Path] = field(default_factory=list)
 
@@ -209,15 +213,15 @@ class Guest:
         The disk keeps what the guest had handed to it.
         """
         with step("power cut"):
-            self._qmp(QMP_RESET)
+            self.qmp(*QMP_RESET)
             if self._agent is not None:
                 self._agent.close()
                 self._agent = None
             self._wait_for_boot()
-            self._qmp(QMP_BOOTED)
+            self.qmp(*QMP_BOOTED)
 
-    def _qmp(self, commands: Sequence[str]) -> None:
-        """Has QEMU's monitor take commands, one after the other."""
+    def qmp(self, *commands: str) -> None:
+        """Has QEMU's monitor take commands, one after the other; CommandFailed when it refuses."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.connect(str(self.folder / "qmp"))
             talk = monitor.makefile("rw")
@@ -225,9 +229,15 @@ class Guest:
             for command in ('{"execute": "qmp_capabilities"}', *commands):
                 talk.write(command + "\n")
                 talk.flush()
-                while "return" not in (line := talk.readline()):
-                    if not line:
-                        raise self._lost("QEMU has ended")
+                while "return" not in (said := self._answer(talk.readline())):
+                    if "error" in said:
+                        raise CommandFailed(Completed((command,), 1, "", said["error"]["desc"]))
+
+    def _answer(self, line: str) -> dict[str, Any]:
+        if not line:
+            raise self._lost("QEMU has ended")
+        said: dict[str, Any] = json.loads(line)
+        return said
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
@@ -344,7 +354,10 @@ class Guest:
         if spec.share:
             image = share_image(spec.share, self.folder)
             argv += self._disk("share", image, "readonly=on")
-        return argv + self._numa() + self._nics()
+        argv += self._numa() + self._nics()
+        if spec.slot:
+            argv += ["-device", f"pcie-root-port,id={SLOT},chassis=1,slot=1"]
+        return argv
 
     def _root(self) -> Path:
         with_modules = self.kernel.bzimage.parent / "root.ext4"

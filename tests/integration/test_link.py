@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Interfaces laid out by their .link files, under systemd 257 in a guest of its own.
+
+One boot with the files in place, then everything that costs an interface its layout or gives it
+another. The kernel of the lab has no driver for PCI Express hot plug: a card that QEMU's monitor
+plugs in is given power, and let go again, by a script in the guest.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from test_kept import device_of
+
+from conftest import DEBS, KERNELS, OURS, READER, Host, Settings, install
+from lab.vm import SLOT, Guest, GuestSpec
+
+SLOT_SCRIPT = Path(__file__).parent / "guest" / "slot.py"
+PATIENCE = 60  # seconds, emulated on a busy machine
+FOLDER = "/etc/systemd/network/10-lane.link"
+LINK = """[Match]
+Driver=virtio_net
+[Link]
+NamePolicy=keep kernel database onboard slot path
+AlternativeNamesPolicy=database onboard slot path
+MACAddressPolicy=none
+"""
+DROPIN = f"{FOLDER}.d/rx.conf"
+WANTED = {
+    "NAPI_THREADED": "on", "NAPI_THREAD_CPUS": "auto", "NAPI_THREAD_NICE": "-5",
+    "NAPI_DEFER_HARD_IRQS": "7", "NAPI_GRO_FLUSH_TIMEOUT": "33000", "NAPI_IRQ_CPUS": "auto",
+    "NAPI_RPS": "0-3", "NAPI_RFS": "512",
+}  # fmt: skip
+WRONG = {"NAPI_THREDED": "busy-poll", "NAPI_XPS": "sideways"}
+RULE = """ACTION!="remove", SUBSYSTEM=="net", DRIVERS=="vmxnet3", ENV{NAPI_THREADED}="on"
+"""
+CARD_MAC = "52:54:00:77:00:99"
+HOST_FLOWS = "sysctl/rps_sock_flow_entries"
+
+
+def dropin(properties: dict[str, str]) -> bytes:
+    rows = " ".join(f"{name}={value}" for name, value in properties.items())
+    return f"[Link]\nProperty={rows}\n".encode()
+
+
+@dataclass
+class Linked:
+    """before: the settings of a boot without our files."""
+
+    host: Host
+    nic: str
+    other: str
+    before: Settings
+
+    def own(self, device: str, settings: Settings | None = None) -> Settings:
+        found = self.host.settings() if settings is None else settings
+        return {key: value for key, value in found.items() if key.startswith(f"{device}/")}
+
+    def until(self, what: Callable[[], object]) -> object:
+        """What it says once it says something, or at the end of PATIENCE."""
+        end = time.monotonic() + PATIENCE
+        while not (said := what()) and time.monotonic() < end:
+            time.sleep(0.3)
+        return said
+
+    def stands(self, wanted: Settings) -> bool:
+        """All of these settings of one device come to be."""
+        device = next(iter(wanted)).partition("/")[0]
+        if self.until(lambda: self.own(device) == wanted):
+            return True
+        found = self.own(device)
+        print({k: (wanted.get(k), found.get(k)) for k in wanted if wanted.get(k) != found.get(k)})
+        return False
+
+    def unit(self, device: str) -> str:
+        index = self.host.run("cat", f"/sys/class/net/{device}/ifindex").stdout.strip()
+        return f"rxlane-link@{index}.service"
+
+    def property(self, unit: str, name: str) -> str:
+        said: str = self.host.run("systemctl", "show", "-P", name, unit).stdout.strip()
+        return said
+
+    def threaded(self, device: str) -> int:
+        said = self.host.run("rxlane", "map", "--json", device, check=False)
+        if said.rc != 0:
+            return 0
+        lanes = json.loads(said.stdout)["devices"][0]["lanes"]
+        return sum(lane["mode"] == "on" for lane in lanes)
+
+
+@pytest.fixture(scope="module")
+def linked(debs: list[Path]) -> Iterator[Linked]:
+    spec = GuestSpec(cpus=4, queues=4, vmxnet3=True, slot=True, share=[DEBS])
+    with Guest(KERNELS[OURS](), spec) as vm:
+        host = Host(OURS, vm)
+        vm.put(READER, "/root/reader.py")
+        vm.put(SLOT_SCRIPT, "/root/slot.py")
+        host.run("systemctl", "disable", "--now", "irqbalance", "tuned")
+        install(host, debs, [])
+        made = Linked(host, vm.nic, device_of(host, "vmxnet3"), host.settings())
+        host.run("mkdir", "-p", f"{FOLDER}.d")
+        vm.put(LINK.encode(), FOLDER)
+        vm.put(dropin(WANTED | WRONG), DROPIN)
+        vm.put(RULE.encode(), "/etc/udev/rules.d/70-lane.rules")
+        host.run("sync")
+        vm.power_cut()
+        try:
+            yield made
+        finally:
+            print(
+                host.run("journalctl", "--no-pager", "-b", "-t", "rxlane-link", check=False).stdout
+            )
+            vm.check_splats()
+
+
+@pytest.fixture(scope="module")
+def wanted(linked: Linked) -> Settings:
+    """What the NIC has after the boot."""
+    assert linked.until(lambda: linked.threaded(linked.nic) == 4)
+    assert linked.until(lambda: linked.host.settings()[HOST_FLOWS] == "512")
+    return linked.own(linked.nic)
+
+
+def test_cold_boot(linked: Linked, wanted: Settings) -> None:
+    """By the .link file, and by a rule as on systemd 252; what is wrong is told once."""
+    assert wanted != linked.own(linked.nic, linked.before)
+    assert linked.threaded(linked.other) == 4
+    log = linked.host.run("journalctl", "--no-pager", "-b", "-o", "cat", "-t", "rxlane-link")
+    for name, value in WRONG.items():
+        assert log.stdout.count(f"[{DROPIN}] {name}={value}: ") == 1
+    unit = linked.unit(linked.nic)
+    said = linked.host.run(
+        "systemd-analyze", "security", "--no-pager", "--threshold=30", unit, check=False
+    )
+    print(said.stdout.splitlines()[-1])
+    assert said.rc == 0
+    status = linked.host.run("cat", f"/proc/{linked.property(unit, 'MainPID')}/status").stdout
+    print(status.split("VmHWM:")[1].splitlines()[0])
+    assert int(status.split("VmHWM:")[1].split()[0]) < 40_000
+
+
+def test_kept(linked: Linked, wanted: Settings) -> None:
+    """Down and up, other queues, a rename, another namespace; `udevadm trigger` writes nothing."""
+    nic, unit = linked.nic, linked.unit(linked.nic)
+    pid = linked.property(unit, "MainPID")
+    journal = linked.host.run("cat", "/var/lib/rxlane/journal.json").stdout
+    linked.host.run("udevadm", "trigger", "--settle", f"/sys/class/net/{nic}")
+    time.sleep(2)
+    assert linked.host.run("cat", "/var/lib/rxlane/journal.json").stdout == journal
+    operations = {
+        "down, up": f"ip link set {nic} down; ip link set {nic} up",
+        "channels": f"ethtool -L {nic} combined 2; sleep 1; ethtool -L {nic} combined 4",
+        "rename": f"ip link set {nic} down; ip link set {nic} name lane0;"
+        f" ip link set lane0 up; sleep 1; ip link set lane0 down;"
+        f" ip link set lane0 name {nic}; ip link set {nic} up",
+        "namespace": f"ip netns add a; ip link set {nic} netns a; sleep 1;"
+        f" ip -n a link set {nic} netns 1; ip netns delete a; ip link set {nic} up",
+    }
+    for name, command in operations.items():
+        linked.host.run("sh", "-c", command)
+        assert linked.stands(wanted), name
+    assert linked.property(unit, "MainPID") == pid
+    print(linked.host.run("udevadm", "info", "--query=property", f"/sys/class/net/{nic}").stdout)
+
+
+def test_hot_plug(linked: Linked, wanted: Settings) -> None:
+    """A card that comes while the host runs has its lane; its service goes with it."""
+    links = set(linked.host.run("ls", "/sys/class/net").stdout.split())
+    vm = linked.host.vm
+    card = f'virtio-net-pci", "bus": "{SLOT}", "netdev": "n-hot", "mac": "{CARD_MAC}'
+    vm.qmp(
+        '{"execute": "netdev_add", "arguments": {"type": "hubport", "id": "n-hot", "hubid": 7}}',
+        f'{{"execute": "device_add", "arguments": {{"id": "hot", "driver": "{card}"}}}}',
+    )
+    linked.host.run("python3", "/root/slot.py", "on")
+    linked.host.run("udevadm", "settle")
+    (name,) = set(linked.host.run("ls", "/sys/class/net").stdout.split()) - links
+    linked.host.run("ip", "link", "set", name, "up")
+    assert linked.until(lambda: linked.threaded(name) == 1)
+    unit = linked.unit(name)
+    vm.qmp('{"execute": "device_del", "arguments": {"id": "hot"}}')
+    linked.host.run("python3", "/root/slot.py", "off")
+    assert linked.until(lambda: linked.property(unit, "ActiveState") == "inactive")
+    assert linked.property(unit, "Result") == "success"
+    assert linked.own(linked.nic) == wanted
+
+
+def test_tuned_wins_and_gives_back(linked: Linked, wanted: Settings) -> None:
+    linked.host.run("systemctl", "start", "tuned", timeout=180)
+    linked.host.run("tuned-adm", "profile", "net-low-latency", timeout=180)
+    during = linked.own(linked.nic)
+    assert during != wanted
+    linked.host.run("sh", "-c", f"ip link set {linked.nic} down; ip link set {linked.nic} up")
+    assert linked.stands(during), "TuneD's, also after an event"
+    linked.host.run("tuned-adm", "off", timeout=180)
+    assert linked.stands(wanted)
+    linked.host.run("systemctl", "stop", "tuned", timeout=180)
+
+
+def test_other_properties(linked: Linked, wanted: Settings) -> None:
+    linked.host.vm.put(dropin({"NAPI_THREADED": "on@1-"}), DROPIN)
+    reload = (
+        "sh",
+        "-c",
+        f"udevadm control --reload; udevadm trigger --settle -c add {path(linked)}",
+    )
+    linked.host.run(*reload)
+    assert linked.until(lambda: linked.threaded(linked.nic) == 3)
+    linked.host.vm.put(dropin(WANTED), DROPIN)
+    linked.host.run(*reload)
+    assert linked.stands(wanted)
+
+
+def path(linked: Linked) -> str:
+    return f"/sys/class/net/{linked.nic}"
+
+
+def test_rollback_and_removal(linked: Linked, wanted: Settings) -> None:
+    """A rollback by hand ends the service; so does the package's removal, with the originals."""
+    unit = linked.unit(linked.nic)
+    linked.host.run("rxlane", "rollback", linked.nic)
+    original = linked.own(linked.nic, linked.before)
+    assert linked.until(lambda: linked.property(unit, "ActiveState") == "inactive")
+    assert linked.own(linked.nic) == original
+    linked.host.run("systemctl", "start", unit)
+    assert linked.stands(wanted)
+    assert linked.threaded(linked.other) == 4
+    linked.host.run("apt-get", "remove", "-y", "rxlane", timeout=180)
+    assert linked.own(linked.nic) == original
+    assert linked.own(linked.other) == linked.own(linked.other, linked.before)
+    assert linked.host.settings()[HOST_FLOWS] == linked.before[HOST_FLOWS]
