@@ -81,9 +81,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only what TuneD wrote and will not write again; for the start of TuneD",
     )
+    linking = _add(verbs, "link", "print the .link drop-in that makes the layout permanent")
+    linking.add_argument("device", metavar="DEV", help="network device")
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
-    for name in ("apply", "confirm", "watch", "verify", "rollback"):
+    for name in ("apply", "confirm", "watch", "verify", "rollback", "link"):
         verbs.choices[name].add_argument(
             "--state", default=STATE, metavar="DIR", help="the journal's directory (%(default)s)"
         )
@@ -293,6 +295,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "watch": _watch,
     "verify": _verify,
     "rollback": _rollback,
+    "link": look.link,
     "record": look.record,
 }
 

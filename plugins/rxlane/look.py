@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verbs that change nothing: map, plan and record."""
+"""The verbs that change nothing: map, plan, link and record."""
 
 from __future__ import annotations
 
@@ -138,6 +138,24 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return policy
+
+
+def link(args: argparse.Namespace) -> int:
+    """Print the drop-in that gives a device the layout it has; 1 when it cannot say all of it."""
+    from rxlane import linkfile, udevdb
+    from rxlane.journal import Store
+    from rxlane.kernel import Linux
+    from rxlane.sysfs import Sysfs
+
+    kernel = Linux()
+    snapshot = kernel.observe()
+    (device,) = request.resolve([args.device], snapshot)
+    journal = Store(args.state).load()
+    entries = () if journal is None or journal.boot_id != kernel.boot_id() else journal.entries
+    found = linkfile.layout(snapshot, device, entries)
+    known = udevdb.properties(Sysfs(), device.ifindex) or {}
+    sys.stdout.write(linkfile.render(found, device.name, known.get(udevdb.FILE)))
+    return 1 if found.missing else 0
 
 
 def record(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ BAD = [
     ("rollback", "nosuch0"),
     ("verify", "extra"),
     ("record", "a", "b"),
+    ("link",),
+    ("link", "nosuch0"),
+    ("link", "eth0", "eth1"),
 ]
 
 
@@ -269,3 +273,26 @@ def test_damaged_journal_is_not_passed_over(
 def test_help_names_every_option(capsys: Captured) -> None:
     status, out, _ = run(capsys, "--help")
     assert status == 0 and "allow_realtime_cpu0" in out
+
+
+def test_a_trial_as_a_drop_in(
+    host: SimHost, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rxlane.udevdb.properties", lambda *_: None)
+    assert run(capsys, "apply", "eth0", "-o", "threaded=on@1-", *state(tmp_path))[0] == 0
+    status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-2:] == ["[Link]", "Property=NAPI_THREADED=off@0,on@1-3"]
+    assert "70-eth0.link" in out
+    known = {"ID_NET_LINK_FILE": "/etc/systemd/network/10-a.link"}
+    monkeypatch.setattr("rxlane.udevdb.properties", lambda *_: known)
+    (napi, *_) = host.links["eth0"].napis
+    host.write_napi(napi.napi_id, {"defer-hard-irqs": 9})
+    store = Store(tmp_path / "state")
+    journal = store.load()
+    assert journal is not None
+    entry = replace(journal.entries[0], queue=0, item="defer-hard-irqs", before=0, after=9)
+    store.save(replace(journal, entries=(*journal.entries, entry)))
+    status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
+    assert status == 1 and "10-a.link.d/50-rxlane.conf" in out
+    assert "# defer-hard-irqs: no property gives queue 0: 9, queue 1: 0" in out
