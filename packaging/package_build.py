@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[1]
-SOURCES = ("packaging", "plugins", "tuned-profiles", "LICENSE")
+FOLDERS = ("kernel-patches", "packaging", "plugins", "tuned-profiles")
+SOURCES = (*FOLDERS, "LICENSE")
 # What tools leave between the sources.
 DROSS = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*_cache", "build", "dist")
 LOG_TAIL = 40
@@ -33,10 +34,10 @@ def source_epoch() -> int:
 
 
 def lay_out(target: Path) -> None:
-    """Copy the sources into `target`, but for packaging/."""
+    """Copy the sources into `target`."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name in ("plugins", "tuned-profiles"):
+    for name in FOLDERS:
         shutil.copytree(TREE / name, target / name, ignore=DROSS)
     shutil.copy2(TREE / "LICENSE", target / "LICENSE")
 

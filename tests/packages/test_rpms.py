@@ -14,7 +14,7 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[2]
 RPMS, DEBS = TREE / "build" / "rpms", TREE / "build" / "debs"
-NAMES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane")
+NAMES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-patches")
 SITE = "usr/lib/python3.12/site-packages"
 # What only one of the two kinds of packages has, and where they differ in the same thing.
 ONLY_DEB = ("usr/share/doc/", "usr/share/lintian/")

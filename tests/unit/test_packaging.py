@@ -17,7 +17,7 @@ from rxlane import cli
 
 TREE = Path(__file__).resolve().parents[2]
 DEBIAN = TREE / "packaging" / "debian"
-PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane")
+PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-patches")
 
 
 def installed_patterns(suffix: str) -> list[str]:
