@@ -184,7 +184,7 @@ def _node(sysfs: Sysfs, base: str) -> int | None:
     return None if node is None or node < 0 else node
 
 
-def _device_wide(sysfs: Sysfs, base: str) -> dict[str, int | None]:
+def _device_wide(sysfs: Sysfs, base: str) -> dict[str, Any]:
     return {
         "threaded": sysfs.number(f"{base}/threaded"),
         "defer_hard_irqs": sysfs.number(f"{base}/napi_defer_hard_irqs"),
@@ -204,4 +204,4 @@ def ascending(napis: Iterable[Napi]) -> tuple[Napi, ...]:
 
 def with_device_wide(sysfs: Sysfs, link: Link) -> Link:
     wide = _device_wide(sysfs, f"sys/class/net/{link.name}")
-    return replace(link, **wide)  # type: ignore[arg-type]
+    return replace(link, **wide)

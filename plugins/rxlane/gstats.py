@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A driver's own counters, `ethtool -S`: the only opener of the ethtool ioctl.
+"""A driver's own counters, `ethtool -S`. Of these there is no netlink command.
 
-Of these there is no netlink command. Names differ from driver to driver; counters_of() knows the
+Names differ from driver to driver; counters_of() knows the
 common spellings of "packets that RX queue N received".
 """
 
 from __future__ import annotations
 
-import array
-import fcntl
 import re
-import socket
 import struct
 from collections.abc import Iterable
 
 from rxlane import uapi as u
+from rxlane.ioctl import Asking
 
 # virtio "rx0_packets" and "rx_queue_0_packets", mlx5 "rx0_packets", ixgbe and igb
 # "rx_queue_0_packets", i40e and ice "rx-0.packets" and "rx_queue_0_packets", ena
@@ -36,15 +34,12 @@ def packets_of(counters: Iterable[tuple[str, int]]) -> dict[int, int]:
     return found
 
 
-class Driver:
+class Driver(Asking):
     """Reads counters; names are asked for once a device, as they do not change while it is up."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        super().__init__()
         self._names: dict[tuple[str, int], list[str]] = {}
-
-    def close(self) -> None:
-        self._socket.close()
 
     def received(self, device: str) -> dict[int, int]:
         """Return packets by RX queue; empty for a driver that does not say."""
@@ -54,7 +49,7 @@ class Driver:
         if (device, count) not in self._names:
             self._names[device, count] = self._strings(device, count)
         head = struct.pack("=II", u.ETHTOOL_GSTATS, count)
-        data = self._call(device, head + bytes(8 * count))
+        data = self.ask(device, head + bytes(8 * count))
         if data is None:
             return {}
         values = struct.unpack_from(f"={count}Q", data, len(head))
@@ -62,26 +57,15 @@ class Driver:
 
     def _count(self, device: str) -> int:
         head = struct.pack("=IIQ", u.ETHTOOL_GSSET_INFO, 0, 1 << u.ETH_SS_STATS)
-        data = self._call(device, head + bytes(4))
+        data = self.ask(device, head + bytes(4))
         if data is None or not struct.unpack_from("=IIQ", data)[2]:
             return 0
         return int(struct.unpack_from("=I", data, len(head))[0])
 
     def _strings(self, device: str, count: int) -> list[str]:
         head = struct.pack("=III", u.ETHTOOL_GSTRINGS, u.ETH_SS_STATS, count)
-        data = self._call(device, head + bytes(u.ETH_GSTRING_LEN * count)) or b""
+        data = self.ask(device, head + bytes(u.ETH_GSTRING_LEN * count)) or b""
         rows = (
             data[len(head) + n * u.ETH_GSTRING_LEN :][: u.ETH_GSTRING_LEN] for n in range(count)
         )
         return [row.partition(b"\0")[0].decode("ascii", "replace") for row in rows]
-
-    def _call(self, device: str, request: bytes) -> bytes | None:
-        """Make one SIOCETHTOOL; None when the device or its driver does not have it."""
-        buffer = array.array("B", request)
-        name = device.encode()[: u.IFNAMSIZ - 1].ljust(u.IFNAMSIZ, b"\0")
-        ifreq = struct.pack("16sP", name, buffer.buffer_info()[0]).ljust(40, b"\0")
-        try:
-            fcntl.ioctl(self._socket, u.SIOCETHTOOL, ifreq)
-        except OSError:
-            return None
-        return buffer.tobytes()

@@ -7,10 +7,11 @@ import errno
 import resource
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, hostfiles, observe, processors, threads, uapi
+from rxlane import cpulist, hostfiles, observe, processors, rss, threads, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
 from rxlane.items import (
@@ -121,9 +122,10 @@ class Linux:
         cpus = processors.topology(self._sysfs)
         tuned = items is None or not ETHTOOL.isdisjoint(items)
         tunables = self._tools().tunables() if tuned else {}
-        return observe.observe(
+        found = observe.observe(
             *(self._sysfs, self._netdev, self._capabilities, cpus, names, items, tunables)
         )
+        return _with_rss(found) if items is None else found
 
     def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
         """Read these settings again; which devices and queues there are is as before."""
@@ -248,6 +250,18 @@ class Linux:
                 threads.set_cpus(pid, cpulist.parse(str(values[item])))
             else:
                 threads.set_sched(pid, found[2], str(values[item]))
+
+
+def _with_rss(host: Snapshot) -> Snapshot:
+    """Add how hardware spreads its flows, for people and recordings: nothing is planned by it."""
+    reader = rss.Reader()
+    try:
+        links = tuple(
+            replace(li, rss=reader.read(li.name)) if li.physical else li for li in host.links
+        )
+    finally:
+        reader.close()
+    return replace(host, links=links)
 
 
 def _room() -> int:

@@ -112,6 +112,27 @@ class Tunable:
 
 
 @dataclass(frozen=True, slots=True)
+class Hashed:
+    """Header fields by which flows of one kind (tcp4, udp4, tcp6, udp6) are told apart."""
+
+    flow: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rss:
+    """How a NIC spreads flows: the hash function, and the RX queue of each hash value's remainder.
+
+    key: the start of its SHA-256, empty where the driver tells no key.
+    """
+
+    function: str
+    table: tuple[int, ...]
+    key: str = ""
+    fields: tuple[Hashed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files.
 
@@ -131,6 +152,7 @@ class Link:
     queues: tuple[Queue, ...] = ()
     tunables: tuple[Tunable, ...] = field(default=(), metadata=LATER)
     below: tuple[str, ...] = field(default=(), metadata=LATER)
+    rss: Rss | None = field(default=None, metadata=LATER)
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)

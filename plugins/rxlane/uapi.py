@@ -125,8 +125,23 @@ SIOCETHTOOL = 0x8946
 ETHTOOL_GSTRINGS = 0x1B
 ETHTOOL_GSTATS = 0x1D
 ETHTOOL_GSSET_INFO = 0x37
+ETHTOOL_GRXFH = 0x29
+ETHTOOL_GRSSH = 0x46
 ETH_SS_STATS = 1
 ETH_GSTRING_LEN = 32
+# Bits of struct ethtool_rxfh's hfunc, kernel: include/linux/ethtool.h, enum ethtool_rss_hash_func
+ETH_RSS_HASH = {1: "toeplitz", 2: "xor", 4: "crc32"}
+RSS_FLOWS = {"tcp4": 1, "udp4": 2, "tcp6": 5, "udp6": 6}  # TCP_V4_FLOW ...
+# RXH_*; the first two bytes behind the IP header are the source port, the next the destination's
+RXH = {
+    1 << 1: "mac-dst",
+    1 << 2: "vlan",
+    1 << 3: "protocol",
+    1 << 4: "ip-src",
+    1 << 5: "ip-dst",
+    1 << 6: "port-src",
+    1 << 7: "port-dst",
+}
 
 AF_UNSPEC = 0  # include/linux/socket.h
 

@@ -57,10 +57,11 @@ def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     with mock.patch.object(rtnetlink, "links", lambda: rows):
         read = observe.observe(sysfs, answers, host.capabilities, cpus, None, None, tunables)
     found = {sysctl.name for sysctl in read.sysctls}
+    said = {link.ifindex: link.rss for link in host.links}
     return replace(
         host,
         topology=read.topology,
-        links=read.links,
+        links=tuple(replace(link, rss=said[link.ifindex]) for link in read.links),
         irqs=read.irqs,
         sysctls=(*read.sysctls, *(s for s in host.sysctls if s.name not in found)),
     )
