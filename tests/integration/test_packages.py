@@ -14,7 +14,7 @@ import pytest
 from conftest import DEBS, KERNELS, OURS, READER, TREE, Host
 from lab.vm import Guest, GuestSpec
 
-PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane")
+PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-patches")
 NEXT = TREE / "build" / "debs-next"
 NEXT_VERSION = "9999"
 PROFILE = "net-low-latency"

@@ -19,7 +19,7 @@ PACKAGES = (
     "tuned", "irqbalance",  # what rxlane plugs into, and what works against it
     "ethtool", "iproute2", "iputils-ping", "procps", "util-linux", "kmod",  # the tools
     "netperf", "iperf3", "socat",  # load, and what the kernel's own selftests send with
-    "python3", "python3-pyroute2", "python3-yaml",  # the library's dependencies
+    "python3", "python3-pyroute2", "python3-yaml", "patch",  # what our packages depend on
     "qemu-guest-agent",  # the channel on which results leave
     "apt", "man-db",  # packages are installed and manuals read there
 )  # fmt: skip
