@@ -22,6 +22,7 @@ from rxlane.items import (
 )
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
+from rxlane.model import Snapshot
 from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import Carried, carry
 from rxlane.sections import Policy
@@ -73,12 +74,9 @@ def apply(
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
-                view = View.of(before)
-                plan = decide(before, policy, view)
-                plan = plan if choose is None else choose(plan)
-                whole = carry(journal, _without(plan, refused), view, scope)
-                carried = stages.first_part(whole, view)
-                now, journal = _write(kernel, store, journal, carried, view, undo, owner)
+                # With a view of its own, which ends with it: thousands of lanes are megabytes.
+                plan, carried = _plan(before, policy, choose, refused, journal, scope)
+                now, journal = _write(kernel, store, journal, carried, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
@@ -88,6 +86,22 @@ def apply(
                 _undo(kernel, store, old, undo, error)
             raise
         return Applied(_without(plan, refused), written, notes, frozenset(refused))
+
+
+def _plan(
+    before: Snapshot,
+    policy: Policy,
+    choose: Callable[[Plan], Plan] | None,
+    refused: Mapping[Target, str],
+    journal: Journal | None,
+    scope: Container[str] | None,
+) -> tuple[Plan, Carried]:
+    """Return the plan, and what is written of it and of the journal's originals in this round."""
+    view = View.of(before)
+    plan = decide(before, policy, view)
+    plan = plan if choose is None else choose(plan)
+    whole = carry(journal, _without(plan, refused), view, scope)
+    return plan, stages.first_part(whole, view)
 
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
@@ -105,14 +119,14 @@ def _write(
     store: Store,
     journal: Journal | None,
     carried: Carried,
-    view: View,
+    before: Snapshot,
     undo: dict[Target, Value],
     owner: str,
 ) -> tuple[dict[Target, str], Journal | None]:
     """Write one round; undo collects what must be put back, the first value of each counts.
 
-    view: the host before it. journal: what the store holds. Returns what cannot be had, with the
-    reason, and what the store holds then.
+    journal: what the store holds. Returns what cannot be had, with the reason, and what the store
+    holds then.
     """
     refused: dict[Target, str] = {}
     owner = owner or (journal.owner if journal else "")
@@ -121,6 +135,7 @@ def _write(
         store.save(wanted)
         journal = wanted
     devices = {c.target.device for c in carried.changes}
+    view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))
     _collect(undo, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}

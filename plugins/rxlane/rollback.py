@@ -60,8 +60,9 @@ def bring_back(
         for e in here
         if (devices is None or e.device in devices) and (items is None or e.item in items)
     ]
-    goal = {e.target: e.before for e in mine if e.before is not None}
-    written, failed = put_back(kernel, goal, before)
+    written, failed = put_back(
+        kernel, {e.target: e.before for e in mine if e.before is not None}, before
+    )
     waiting = _look(kernel, before, mine, wanted)
     others = set(here).difference(mine)
     away = dormant(journal.entries, before.links)
