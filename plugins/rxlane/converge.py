@@ -55,6 +55,9 @@ class Limiter:
             return 0.0
         return times[0 if lost else -1] + PEACE - now
 
+    def forget(self) -> None:
+        self._written.clear()
+
     def note(self, changes: Iterable[Change]) -> None:
         now = self._clock()
         self._written = {
@@ -104,6 +107,10 @@ class Converger:
         self._events += [event for event in dict.fromkeys(new) if event not in self._events]
         self._failures = 0
         self._due = min(now + SETTLE, self._first + SETTLE_MOST)
+
+    def anew(self) -> None:
+        """Something else is wanted from this look on: nobody fought over that yet."""
+        self._limiter.forget()
 
     def timeout(self) -> float | None:
         """Return the seconds until run() is due, None when nothing is."""

@@ -61,11 +61,11 @@ class Stop:
 def serve(ifindex: int, store: Store, files: Sysfs) -> None:
     stop = Stop()
     kernel = Linux()
-    kept = KeptLink(kernel, store, files, ifindex, log, stop.here)
+    converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
+    kept = KeptLink(kernel, store, files, ifindex, log, stop.here, converger.anew)
     kept.claim()
     sources = LinkSources(store, files, ifindex)
     try:
-        converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
         converger.notice([Event("the service started", reset=False)])
         keep(sources, converger, stop.descriptor, kept.relevant)
         if stop.asked:

@@ -15,7 +15,7 @@ from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Log
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
-from rxlane.items import FLOW_ENTRIES
+from rxlane.items import FLOW_ENTRIES, RFS
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.plan import HOST, Plan
@@ -34,7 +34,9 @@ class NotOurs(RxlaneError):
 
 
 class KeptLink:
-    """here: told at each look whether the interface is there."""
+    """here: told at each look whether the interface is there. anew: told before the first write of
+    other properties, or after somebody else had the interface.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,8 @@ class KeptLink:
         files: Sysfs,
         ifindex: int,
         log: Log,
-        here: Callable[[bool], None] = lambda there: None,
+        here: Callable[[bool], None],
+        anew: Callable[[], None],
     ) -> None:
         self._kernel = kernel
         self._store = store
@@ -51,6 +54,9 @@ class KeptLink:
         self._ifindex = ifindex
         self._log = log
         self._here = here
+        self._anew = anew
+        self._yielded = False
+        self._flows = False  # the host's flow table is there for this interface
         self._boot_id = kernel.boot_id()
         self._told: dict[str, Sequence[str]] = {}  # by level, what the last look had to say
         self._given: tuple[Given, ...] = ()
@@ -79,13 +85,18 @@ class KeptLink:
             self.end(present)
             return None
         before, self._given = self._given, self._own(name, known)
-        if self._yields():
+        yielded, self._yielded = self._yielded, self._yields()
+        if self._yielded:
             return Applied.nothing()
+        if yielded or before != self._given:
+            self._anew()
         try:
             done = self._write(name, present, choose)
             self._tell(done.plan)
-            if self._steers(before) and not self._steers(self._given):
-                self._leave_flows(present)
+            if self._steers(self._given):
+                self._flows = True
+            else:
+                self._leave_flows()
             return done
         except NotOurs:
             return Applied.nothing()
@@ -173,14 +184,17 @@ class KeptLink:
         if name is None or not mine:
             return RolledBack(0)
         done = rollback(self._kernel, self._store, {name})
-        if self._steers(self._given):
-            flows = self._leave_flows(present)
-            done = RolledBack(done.written + flows.written, (*done.pending, *flows.pending))
-        return done
+        flows = self._leave_flows()
+        return RolledBack(done.written + flows.written, (*done.pending, *flows.pending))
 
-    def _leave_flows(self, present: Names) -> RolledBack:
-        """Bring the host's flow table back, unless another interface has use for it."""
-        if self._steers(self._others(present)):
+    def _leave_flows(self) -> RolledBack:
+        """Bring the host's flow table back, unless TuneD or another interface has use for it."""
+        mine, self._flows = self._flows, False
+        journal = self._store.load() if mine else None
+        if journal is None or claims.load(self._store, self._boot_id).tuned:
+            return RolledBack(0)
+        # Other properties may ask for flows that were refused: what was written counts.
+        if any(e.item == RFS and e.after for e in journal.entries):
             return RolledBack(0)
         return rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
 

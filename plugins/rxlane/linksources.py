@@ -42,7 +42,7 @@ class LinkSources(Sources):
         seen = self._folders.read()
         causes = self._causes.values() if seen is None else self._told(seen)
         # Of all devices: it counts also while the interface is down.
-        return [Event(cause, reset=False) for cause in causes]
+        return [Event(cause) for cause in causes]
 
     def _told(self, seen: set[tuple[int, str]]) -> list[str]:
         return [cause for key, cause in self._causes.items() if key in seen]

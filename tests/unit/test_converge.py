@@ -179,6 +179,18 @@ def test_a_fighting_writer_gets_one_rewrite_a_minute(bench: Bench) -> None:
     assert len(held) <= 2 and "changed again by another program, left for" in held[0]
 
 
+def test_what_is_wanted_anew_does_not_wait(bench: Bench) -> None:
+    for wait in (True, False):
+        bench.host.write_napi(8194, {"defer-hard-irqs": 9})
+        bench.happens(FEATURES, after=1)
+        bench.host.write_napi(8194, {"defer-hard-irqs": 9})
+        if not wait:
+            bench.converger.anew()
+        bench.happens(FEATURES, after=1)
+        napi = bench.host.links["eth0"].napis[1]
+        assert (napi.defer_hard_irqs == 9) == wait
+
+
 def test_what_waited_is_put_right_without_another_event(bench: Bench) -> None:
     for _ in range(2):
         bench.host.write_napi(8194, {"defer-hard-irqs": 7})

@@ -42,6 +42,7 @@ class Bench:
         self.store = Store(root / "state")
         self.log: list[tuple[str, str]] = []
         self.there: list[bool] = []
+        self.anew = 0
         self.services: dict[str, KeptLink] = {}
         self.names = {2: "eth0", 3: "eth1"}
         (root / udevdb.DATABASE).mkdir(parents=True)
@@ -59,10 +60,14 @@ class Bench:
             *(self.host, self.store, Sysfs(self.root), INDEXES[device]),
             lambda level, text: self.log.append((level, text)),
             self.there.append,
+            self._other,
         )
         service.claim()
         self.services[device] = service
         self.look(device)
+
+    def _other(self) -> None:
+        self.anew += 1
 
     def look(self, device: str, choose: Callable[[Plan], Plan] | None = None) -> bool:
         """False once the service ends."""
@@ -128,8 +133,9 @@ def test_ends_with_the_originals(bench: Bench) -> None:
 
 def test_other_properties_and_none(bench: Bench) -> None:
     bench.start_service("eth0", **POLL)
+    assert bench.look("eth0") and bench.anew == 1
     bench.properties("eth0", NAPI_THREADED="on", NAPI_GRO_FLUSH_TIMEOUT="5000")
-    assert bench.look("eth0")
+    assert bench.look("eth0") and bench.anew == 2
     assert bench.modes("eth0") == [1, 1, 1, 1]
     assert {n.defer_hard_irqs for n in bench.host.links["eth0"].napis} == {0}
     bench.properties("eth0")
@@ -171,7 +177,7 @@ def test_tuned_wins_and_gives_back(bench: Bench) -> None:
     assert bench.modes("eth0") == [1, 1, 1, 1]
     assert adapter.rollback().ok
     assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
-    assert bench.look("eth0")
+    assert bench.anew == 2 and bench.look("eth0") and bench.anew == 3
     assert bench.of("eth0").links[0].napis[0] == before.links[0].napis[0]
     assert bench.modes("eth0") == [0, 2, 2, 2]
     journal = bench.store.load()
@@ -264,6 +270,26 @@ def test_the_host_s_flow_table_stays_as_long_as_one_uses_it(bench: Bench) -> Non
     bench.properties("eth1", NAPI_THREADED="off")
     assert bench.look("eth1")
     assert bench.host.sysctls[name] == 0
+
+
+def test_the_flow_table_goes_after_a_refusal_too(bench: Bench) -> None:
+    bench.start_service("eth0", NAPI_RFS="4096")
+    bench.properties("eth0", NAPI_THREADED="on", NAPI_THREAD_CPUS="99")
+    with pytest.raises(RxlaneError):
+        bench.look("eth0")
+    bench.services["eth0"].end(bench.names)
+    assert same(bench.host.observe(), bench.start)
+
+
+def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
+    name = "net.core.rps_sock_flow_entries"
+    bench.start_service("eth0", NAPI_RFS="4096")
+    row = Row("flow", frozenset({"eth1"}), (("rfs", "512"),), "flow_steering")
+    assert bench.adapter().apply([row]).ok
+    bench.services["eth0"].end(bench.names)
+    assert bench.host.sysctls[name] == 512
+    assert bench.adapter().rollback().ok
+    assert same(bench.host.observe(), bench.start)
 
 
 def test_renamed(bench: Bench) -> None:
