@@ -143,7 +143,7 @@ def _need_root() -> None:
 def _apply(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from rxlane import confirm
+    from rxlane import claims, confirm
     from rxlane.apply import apply
     from rxlane.journal import Store
     from rxlane.kernel import Linux
@@ -166,6 +166,11 @@ def _apply(args: argparse.Namespace) -> int:
             confirm.disarm(store, pending)
         raise
     _tell(done)
+    kept = claims.load(store, kernel.boot_id()).links
+    for link in links or snapshot.links:
+        if link.ifindex in kept:
+            unit = f"rxlane-link@{link.ifindex}"
+            print(f"note: {unit} holds {link.name} to its .link file", file=sys.stderr)
     if pending is not None:
         print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
     return 0

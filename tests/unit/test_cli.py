@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import cli, codec, confirm, guard, kernel, rtnetlink
+from rxlane import claims, cli, codec, confirm, guard, kernel, rtnetlink
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Store
 from unit import simhost
@@ -296,3 +296,10 @@ def test_a_trial_as_a_drop_in(
     status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
     assert status == 1 and "10-a.link.d/50-rxlane.conf" in out
     assert "# defer-hard-irqs: no property gives queue 0: 9, queue 1: 0" in out
+
+
+def test_an_apply_tells_of_a_link_file(host: SimHost, tmp_path: Path, capsys: Captured) -> None:
+    store = Store(tmp_path / "state")
+    claims.update(store, host.boot_id(), claims.with_link(2))
+    status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    assert status == 0 and "note: rxlane-link@2 holds eth0 to its .link file\n" in err
