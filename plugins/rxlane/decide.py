@@ -20,6 +20,7 @@ from rxlane import (
     steering,
     topology,
     uapi,
+    vmhost,
 )
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
@@ -101,6 +102,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
             flows.polled.update(beside)
             busy |= beside
     steering.steer(draft, flows, assigned(snapshot, policy.steering), policy.steering)
+    vmhost.plan(draft, policy.steering)
     dangers.check_sockets(draft, threaded)
     housekeeping.keep(draft, policy.irq, busy)
 

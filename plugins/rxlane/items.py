@@ -21,6 +21,7 @@ IRQ_THREADED = "irq-threaded"  # off | on: the interrupt's handler, and its NAPI
 IRQ_THREAD_CPUS = "irq-thread-cpus"  # CPU list
 IRQ_THREAD_SCHED = "irq-thread-sched"  # as thread-sched
 RPS = "rps-cpus"  # CPU list, or off
+VHOST_CPUS = "vhost-cpus"  # CPU list; of a tap's vhost thread, counted from 0
 RFS = "rps-flow-cnt"  # entries, a power of two, or 0
 XPS = "xps-cpus"  # CPU list, or off; of a TX queue
 XPS_RXQS = "xps-rxqs"  # queue list, or off; of a TX queue
@@ -73,7 +74,7 @@ CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the la
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
 HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
 # Settings that cost most to read, a file or a request each: read only where they matter.
-COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *ETHTOOL_ITEMS))
+COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *ETHTOOL_ITEMS, VHOST_CPUS))
 CHEAP_ITEMS = frozenset((*RX_ITEMS, *IRQ_ITEMS, *HOST_ITEMS)) - COSTLY_ITEMS
 EVERY_ITEM = CHEAP_ITEMS | COSTLY_ITEMS
 # The one order of writing: first what makes queues, and what resets them; a NAPI's first poll
@@ -86,6 +87,7 @@ PHASES = (
     (*IRQ_ITEMS, IRQ_THREADED),
     NAPI_ITEMS,
     THREAD_ITEMS,
+    (VHOST_CPUS,),
     FEATURE_ITEMS,
     STEERING_ITEMS,
     HOST_ITEMS,

@@ -32,6 +32,7 @@ from rxlane.items import (
     SUSPEND,
     THREADED,
     TX_ITEMS,
+    VHOST_CPUS,
     WORKQUEUE,
     XPS,
     XPS_RXQS,
@@ -234,9 +235,16 @@ class Linux:
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's or an IRQ's thread, checked just before to be one.
 
+        Of a vhost thread the CPUs.
+
         A thread that becomes real-time gets its CPUs first, one that ceases to be gets its class
         first: it never runs real-time outside the CPUs meant for that.
         """
+        if VHOST_CPUS in values:
+            if threads.identify(self._sysfs, pid, threads.VHOST) is None:
+                raise RxlaneError(Kind.KERNEL, f"pid {pid} is no vhost thread any more")
+            threads.set_cpus(pid, cpulist.parse(str(values[VHOST_CPUS])))
+            return
         of_irq = not values.keys().isdisjoint(IRQ_THREAD_ITEMS)
         found = threads.identify(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI)
         if found is None:

@@ -28,6 +28,8 @@ OF_HOST = {
     "smt_siblings",
     "timer_migration",
     "netdev_max_backlog",
+    "vhost_cpus",
+    "tap_rps",
     "busy_read",
     "busy_poll",
 }

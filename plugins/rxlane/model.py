@@ -136,7 +136,8 @@ class Rss:
 class Link:
     """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files.
 
-    below: the devices a virtual one stands on, such as the ports of a bond.
+    below: the devices a virtual one stands on, such as the ports of a bond. vhosts: the kernel's
+    threads that serve a tap of a virtual machine.
     """
 
     name: str
@@ -153,6 +154,8 @@ class Link:
     tunables: tuple[Tunable, ...] = field(default=(), metadata=LATER)
     below: tuple[str, ...] = field(default=(), metadata=LATER)
     rss: Rss | None = field(default=None, metadata=LATER)
+    tap: bool = field(default=False, metadata=LATER)
+    vhosts: tuple[Thread, ...] = field(default=(), metadata=LATER)
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)
@@ -238,6 +241,7 @@ class Snapshot:
     writers: programs that were running and write the same settings, such as irqbalance.
     sessions: devices over which somebody is logged in. workqueue_cpus: of unbound kernel workers.
     unreserved: CPUs where nothing keeps time for tasks beside real-time ones. stalld: it runs.
+    vcpus: CPUs to which threads that run a vCPU are bound.
     """
 
     capabilities: Capabilities
@@ -254,6 +258,7 @@ class Snapshot:
     irq_threads: tuple[IrqThread, ...] = field(default=(), metadata=LATER)
     unreserved: tuple[int, ...] = field(default=(), metadata=LATER)
     stalld: bool = field(default=False, metadata=LATER)
+    vcpus: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import devices, hostfiles, interrupts, logins, rtnetlink, threads
+from rxlane import devices, hostfiles, interrupts, logins, rtnetlink, threads, vms
 from rxlane import uapi as u
 from rxlane.items import (
     EVERY_ITEM,
@@ -19,6 +19,7 @@ from rxlane.items import (
     THREAD_ITEMS,
     THREADED,
     THREADS_OF,
+    VHOST_CPUS,
     WORKQUEUE,
 )
 from rxlane.model import Capabilities, Irq, Link, Snapshot, Thread, Topology, Tunable
@@ -61,6 +62,10 @@ def observe(
     rows = [r for r in everything if names is None or r.name in names]
     wide = items is None or _sets_whole_devices(capabilities)
     links = _links(sysfs, netdev, rows, asked, tunables or {}, wide)
+    vcpus: tuple[int, ...] = ()
+    if VHOST_CPUS in asked:
+        named = (replace(li, tap=not li.physical and vms.is_tap(sysfs, li.name)) for li in links)
+        links, vcpus = vms.with_machines(sysfs, named)
     notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
     found = Snapshot(
         capabilities=capabilities,
@@ -72,6 +77,7 @@ def observe(
         sysctls=hostfiles.sysctls(sysfs),
         writers=hostfiles.writers(sysfs),
         workqueue_cpus=sysfs.mask(hostfiles.WORKQUEUES),
+        vcpus=vcpus,
     )
     # What only planning needs, which is always about the whole host.
     planning = names is None and THREADED in asked
@@ -153,6 +159,10 @@ def refresh(
     if tunables is not None:
         links = [replace(link, tunables=tunables.get(link.ifindex, ())) for link in links]
     links = [devices.with_steering(sysfs, link, asked) for link in links]
+    if VHOST_CPUS in asked:
+        links = [
+            replace(link, vhosts=vms.workers(sysfs, (t.pid for t in link.vhosts))) for link in links
+        ]
     mask = hostfiles.WORKQUEUES
     return replace(
         before,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rxlane.items import MODE_OF, OFF, PHASES, RESET_ITEMS, THREADS_OF, TX_ITEMS, Value
+from rxlane.items import MODE_OF, OFF, PHASES, RESET_ITEMS, THREADS_OF, TX_ITEMS, VHOST_CPUS, Value
 from rxlane.stored import FORMAT, LATER
 
 WHOLE = -1
@@ -35,7 +35,7 @@ class Target(NamedTuple):
     def __str__(self) -> str:
         if self.device == HOST:
             return self.item
-        kind = "tx" if self.item in TX_ITEMS else "rx"
+        kind = "tx" if self.item in TX_ITEMS else "vhost" if self.item == VHOST_CPUS else "rx"
         return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
 
 

@@ -86,6 +86,8 @@ STEERING_OPTIONS = (
     Option("rfs", "steer flows to their application's CPU: off, auto or table entries"),
     Option("arfs", "on or off: the NIC's filters bring a flow to its application's queue"),
     Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
+    Option("vhost_cpus", "CPUs for the taps' vhost threads: auto (not the vCPUs') or a list"),
+    Option("tap_rps", "CPUs that process what taps received: off or a list"),
     Option("netdev_max_backlog", "packets that may wait on a CPU, 1..1000000"),
     Option("busy_read", "microseconds a blocking read polls, 0..1000"),
     Option("busy_poll", "microseconds poll() and select() poll, 0..1000"),
@@ -273,10 +275,7 @@ def _irq_thread_cpus(read: Reader) -> tuple[int, ...] | None:
 
 
 def _workers(read: Reader) -> tuple[int, ...] | None:
-    text = read.get("workqueue_cpus")
-    if text in ("", "auto"):
-        return () if text else None
-    return read.cpus("workqueue_cpus", "auto")
+    return _list_or(read, "workqueue_cpus", "auto")
 
 
 def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]) -> FlowSteering:
@@ -290,6 +289,8 @@ def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]
         rps_cpus=rps_cpus,
         rfs=_rfs(read),
         arfs=_arfs(read),
+        vhost_cpus=_list_or(read, "vhost_cpus", "auto"),
+        tap_rps=_list_or(read, "tap_rps", OFF),
         xps=read.choice("xps", (OFF, "auto", "rxqs")),
         sysctls=_sysctls(read),
         text=read.text(),
@@ -303,6 +304,14 @@ def _rps(read: Reader) -> tuple[str | None, tuple[int, ...]]:
     if text in (OFF, "auto", NUMA_LOCAL):
         return text, ()
     return "list", read.cpus("rps", f"off, auto, {NUMA_LOCAL}")
+
+
+def _list_or(read: Reader, name: str, word: str) -> tuple[int, ...] | None:
+    """Return the CPUs of a list, none of them for the word, None where nothing is said."""
+    text = read.get(name)
+    if text in ("", word):
+        return () if text else None
+    return read.cpus(name, word)
 
 
 def _rfs(read: Reader) -> int | None:

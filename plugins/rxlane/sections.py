@@ -104,12 +104,15 @@ class FlowSteering(Named):
 
     rps: off, auto, numa-local or list, with rps_cpus for list. rfs: entries of the host's flow
     table, 0 none, RFS_AUTO as many as the queues call for. arfs: on or off. xps: off, auto or
-    rxqs. sysctls: (name, value) pairs.
+    rxqs. sysctls: (name, value) pairs. vhost_cpus: of all taps' vhost threads, empty for auto.
+    tap_rps: of all taps, empty for off.
     """
 
     rps: str | None = None
     rps_cpus: tuple[int, ...] = ()
     rfs: int | None = None
+    vhost_cpus: tuple[int, ...] | None = None
+    tap_rps: tuple[int, ...] | None = None
     arfs: str | None = None
     xps: str | None = None
     sysctls: tuple[tuple[str, int], ...] = ()

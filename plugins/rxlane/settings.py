@@ -28,6 +28,7 @@ from rxlane.items import (
     THREADED,
     TX_IRQ_CPUS,
     TX_ITEMS,
+    VHOST_CPUS,
     WORKQUEUE,
     XPS,
     Value,
@@ -107,11 +108,23 @@ class View:
                 irq = self.irq(target)
                 return None if irq is None or not irq.cpus else cpulist.render(irq.cpus)
             return None if sender is None else read_sender(sender, target.item)
+        if target.item == VHOST_CPUS:
+            return self._vhost(target)
         if target.queue == WHOLE:
             link = self.links.get(target.device)
             return None if link is None else read_device(link, target.item)
         lane = self.lane(target)
         return None if lane is None else read_lane(lane, target.item)
+
+    def _vhost(self, target: Target) -> str | None:
+        thread = self.vhost(target)
+        return None if thread is None else cpulist.render(thread.cpus)
+
+    def vhost(self, target: Target) -> Thread | None:
+        """Return a tap's vhost thread by its number."""
+        link = self.links.get(target.device)
+        own = () if link is None else link.vhosts
+        return own[target.queue] if 0 <= target.queue < len(own) else None
 
 
 def read_device(link: Link, item: str) -> Value | None:

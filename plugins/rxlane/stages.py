@@ -21,6 +21,7 @@ from rxlane.items import (
     RFS,
     RPS,
     TX_ITEMS,
+    VHOST_CPUS,
     XPS_ITEMS,
     Value,
 )
@@ -125,4 +126,6 @@ def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:
         found.update((RPS,) if section.rps is not None else ())
         found.update((RFS,) if section.rfs is not None else ())
         found.update(XPS_ITEMS if section.xps is not None else ())
+        found.update((VHOST_CPUS,) if section.vhost_cpus is not None else ())
+        found.update((VHOST_CPUS, RPS) if section.tap_rps is not None else ())
     return frozenset(found)

@@ -26,6 +26,10 @@ IRQ = re.compile(r"irq/(\d+)-(?!s-)")
 Stat = tuple[str, int, int, int, int]
 
 
+# vhost_worker_create() in drivers/vhost/vhost.c: "vhost-%d"
+VHOST = re.compile(r"vhost-(\d+)")
+
+
 def parse_stat(text: str) -> Stat | None:
     """Return (name, flags, nice, real-time priority, policy) of /proc/PID/stat.
 
@@ -72,7 +76,8 @@ def identify(sysfs: Sysfs, pid: int, kind: re.Pattern[str]) -> Stat | None:
     """Return what parse_stat() does of a kernel thread of this kind, None when it is none."""
     text = sysfs.read_again(f"proc/{pid}/stat")
     facts = None if text is None else parse_stat(text)
-    if facts is None or not facts[1] & uapi.PF_KTHREAD or not kind.match(facts[0]):
+    flags = uapi.PF_KTHREAD | (uapi.PF_USER_WORKER if kind is VHOST else 0)
+    if facts is None or not facts[1] & flags or not kind.match(facts[0]):
         return None
     return facts
 

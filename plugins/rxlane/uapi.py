@@ -182,6 +182,7 @@ ETHTOOL_MSG_COALESCE_NTF = 21
 
 # include/linux/sched.h; stable since 2.6 and shown in /proc/PID/stat
 PF_KTHREAD = 0x00200000
+PF_USER_WORKER = 0x00004000  # a kernel thread cloned from a process, from 6.4 on
 
 # include/uapi/linux/sched.h
 SCHED_POLICY = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}

@@ -12,6 +12,7 @@ from rxlane.items import (
     STEERING_ITEMS,
     THREAD_ITEMS,
     TX_ITEMS,
+    VHOST_CPUS,
     Value,
 )
 from rxlane.model import Snapshot
@@ -63,6 +64,8 @@ def absence(view: View, target: Target) -> str:
         return "interface is down"
     if target.queue == WHOLE:
         return "kernel does not report it"
+    if target.item == VHOST_CPUS:
+        return NO_THREAD
     lane = view.lane(target)
     sender = view.senders.get((target.device, target.queue))
     if target.item in STEERING_ITEMS or (sender if target.item in TX_ITEMS else lane) is None:

@@ -24,6 +24,7 @@ from rxlane.items import (
     STEERING_ITEMS,
     THREAD_ITEMS,
     THREADS_OF,
+    VHOST_CPUS,
     Value,
 )
 from rxlane.kernel import Job, Kernel
@@ -37,6 +38,7 @@ LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
 # Settings that are not written with a queue's others: interrupts', and those of their threads.
 _TOGETHER = {item: item for item in (*IRQ_ITEMS, IRQ_THREADED)}
 _TOGETHER |= dict.fromkeys(IRQ_THREAD_ITEMS, "irq-thread")
+_TOGETHER[VHOST_CPUS] = VHOST_CPUS
 Group = tuple[str, int, dict[str, Value]]  # device, queue, and what is written together
 
 
@@ -147,7 +149,7 @@ def _write_one(
         kernel.write_device(_link(view, device), values)
         return
     target = Target(device, queue, first)
-    if first in THREAD_ITEMS:
+    if first in THREAD_ITEMS or first == VHOST_CPUS:
         kernel.write_thread(_thread(view, target).pid, values)
     else:
         _write_irq(kernel, view, target, str(values[first]))
@@ -156,6 +158,8 @@ def _write_one(
 def _thread(view: View, target: Target) -> Thread:
     lane = view.lane(target)
     thread = None if lane is None else lane.thread
+    if target.item == VHOST_CPUS:
+        thread = view.vhost(target)
     if target.item in IRQ_THREAD_ITEMS:
         thread = None if lane is None or lane.irq is None else lane.irq.thread
     if thread is None:

@@ -44,6 +44,11 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     [option]`xps` chooses the TX queue: `auto` by the sending CPU, `rxqs` by
     the queue that received the flow, or `off`.
 
+    [option]`vhost_cpus` are the CPUs for the vhost threads of all taps of
+    virtual machines: a list, or `auto` for the housekeeping CPUs to which no
+    vCPU is bound. [option]`tap_rps` is RPS of all taps: `off` or a list.
+    Both are the host's, whatever [option]`devices` says.
+
     [option]`netdev_max_backlog`, [option]`busy_read` and
     [option]`busy_poll` are the sysctls of these names in `net.core`. They
     are the host's, so sections may not ask for different values.

@@ -312,6 +312,9 @@ class SimHost:
 
     def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
         def change() -> None:
+            if "vhost-cpus" in values:
+                self._move_vhost(pid, _cpus(str(values["vhost-cpus"])))
+                return
             if pid in self.threads:
                 self.threads[pid] = _scheduled(self.threads[pid], values, "thread")
                 return
@@ -322,6 +325,11 @@ class SimHost:
             self.kept[irq.number] = thread
 
         self._write(f"thread {pid} {dict(values)}", change)
+
+    def _move_vhost(self, pid: int, cpus: tuple[int, ...]) -> None:
+        for name, link in self.links.items():
+            moved = (replace(t, cpus=cpus) if t.pid == pid else t for t in link.vhosts)
+            self.links[name] = replace(link, vhosts=tuple(moved))
 
     def write_irq_mode(self, number: int, mode: str) -> None:
         """A thread has what the one before it was given, by the kernel's own book."""

@@ -79,6 +79,7 @@ def test_every_option_of_the_profile_is_known_and_set() -> None:
         # Its NAPIs' own threads poll; the interrupts' would only wake them.
         *(f"irq_layout.{name}" for name in IRQ_THREADS),
         *("flow_steering.arfs", "flow_steering.xps", "flow_steering.netdev_max_backlog"),
+        *("flow_steering.vhost_cpus", "flow_steering.tap_rps"),
     }
     assert section(defaults()).management_queues == 1
 

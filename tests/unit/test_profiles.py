@@ -19,13 +19,14 @@ from rxlane.model import Capabilities
 from rxlane.plan import Plan
 from rxlane.sections import Policy
 from unit import simhost
+from unit.test_vmhost import tap
 
 PROFILES = Path(__file__).resolve().parents[2] / "tuned-profiles"
 NAMES = ("net-forwarding", "net-vm-host")
 LEFT_OUT = {  # options that a profile does not set
     "net-forwarding": {
         *("busy_read", "busy_poll", "workqueue_cpus", "timer_migration", "allow_realtime_cpu0"),
-        "smt_siblings",
+        *("smt_siblings", "vhost_cpus", "tap_rps"),
         *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
     },
     "net-vm-host": {
@@ -141,6 +142,8 @@ def test_vm_host_with_the_cpus_of_the_comments() -> None:
         "vm_host_spread": "all",
         "vm_host_irq_cpus": "0-3",
         "vm_host_rps": "off",
+        "vm_host_vhost_cpus": "0-3",
+        "vm_host_tap_rps": "0-3",
     }
     found = wanted("net-vm-host", defaults("net-vm-host") | hinted)
     plan = after(decide(simhost.whole(simhost.snapshot()), found))
@@ -148,6 +151,17 @@ def test_vm_host_with_the_cpus_of_the_comments() -> None:
         assert plan[f"eth0/rx{queue}/thread-cpus"] == "0-3"
         assert plan[f"eth0/rx{queue}/thread-sched"] == "other:0"
         assert plan[f"eth0/rx{queue}/irq-cpus"] == str(queue)
+
+
+def test_vhost_threads_and_taps_go_with_the_threads() -> None:
+    hinted = dict(re.findall(r"^#     (vm_\w+)=(.*)$", variables_text("net-vm-host"), re.M))
+    start = simhost.whole(simhost.snapshot(simhost.link()))
+    start = replace(start, links=(*start.links, tap()))
+    plan = after(decide(start, wanted("net-vm-host", defaults("net-vm-host") | hinted)))
+    assert plan["tap0/vhost0/vhost-cpus"] == plan["tap0/vhost1/vhost-cpus"] == "0-3"
+    assert plan["tap0/rx0/rps-cpus"] == "0-3" and plan["eth0/rx0/rps-cpus"] == "off"
+    bare = after(decide(start, wanted("net-vm-host", defaults("net-vm-host"))))
+    assert not any(target.startswith("tap0") for target in bare)
 
 
 def test_a_tap_is_reported_and_fails_nothing() -> None:

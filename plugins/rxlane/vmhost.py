@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of decide() for a host of virtual machines: vhost threads, and RPS of their taps. Pure.
+
+A tap has no NAPI to thread: what a guest sends is received in its vhost thread, and goes on in
+softirq on that thread's CPU, or by RPS on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rxlane import cpulist
+from rxlane.draft import Draft, check_cpus, one_value
+from rxlane.errors import Kind, RxlaneError
+from rxlane.items import OFF, RPS, VHOST_CPUS
+from rxlane.model import Link
+from rxlane.plan import HOST, WHOLE, Target
+from rxlane.sections import FlowSteering
+
+NO_TAP = "no tap is there"
+
+
+def plan(draft: Draft, sections: Iterable[FlowSteering]) -> None:
+    """Plan what the sections ask for on every tap of the host, which come and go with guests."""
+    given = list(sections)
+    taps = [link for link in draft.view.snapshot.links if link.tap]
+    for section, _, cpus in one_value(((s, "", s.vhost_cpus) for s in given), "vhost_cpus"):
+        _workers(draft, section, taps, _chosen(draft, section, cpus))
+    for section, _, cpus in one_value(((s, "", s.tap_rps) for s in given), "tap_rps"):
+        _rps(draft, section, taps, cpus)
+
+
+def _chosen(draft: Draft, section: FlowSteering, cpus: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the CPUs given, checked; of auto the ordinary ones to which no vCPU is bound."""
+    snapshot = draft.view.snapshot
+    check_cpus(snapshot.topology, section, "vhost_cpus", cpus)
+    taken = sorted({*cpus} & {*snapshot.vcpus})
+    if taken:
+        draft.warnings.append(
+            f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]: vCPUs are bound to"
+            f" {cpulist.render(taken)} as well"
+        )
+    if cpus:
+        return cpus
+    return tuple(n for n in snapshot.topology.housekeeping if n not in snapshot.vcpus)
+
+
+def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int, ...]) -> None:
+    if not any(tap.vhosts for tap in taps):
+        draft.skip(HOST, WHOLE, VHOST_CPUS, "left-alone", "no vhost thread serves a tap now")
+        return
+    if not cpus:
+        why = "vCPUs are bound to every housekeeping CPU"
+        draft.skip(HOST, WHOLE, VHOST_CPUS, "left-alone", why)
+        return
+    reason = f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]"
+    for tap in taps:
+        for number, thread in enumerate(tap.vhosts):
+            target = Target(tap.name, number, VHOST_CPUS)
+            draft.want(target, cpulist.render(cpus), f"{reason}, {thread.name}")
+
+
+def _rps(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int, ...]) -> None:
+    host = draft.view.snapshot.topology
+    check_cpus(host, section, "tap_rps", cpus)
+    away = [n for n in cpus if n not in host.housekeeping]
+    if away:
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
+            section=section.name,
+            option="tap_rps",
+            value=section.option("tap_rps"),
+            remedy=f"choose from {cpulist.render(host.housekeeping)}",
+        )
+    if not taps:
+        draft.skip(HOST, WHOLE, f"{RPS} of taps", "left-alone", NO_TAP)
+    reason = f"tap_rps={section.option('tap_rps')} in [{section.name}]"
+    for tap in taps:
+        for queue in (q for q in tap.queues if q.kind == "rx" and q.rps_cpus is not None):
+            target = Target(tap.name, queue.index, RPS)
+            if draft.wanted(target) is None:  # a section that names the tap knows better
+                draft.want(target, cpulist.render(cpus) or OFF, reason)

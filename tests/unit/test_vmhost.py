@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A host of virtual machines: taps, their vhost threads, and the CPUs of their vCPUs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rxlane import stages, threads, uapi, vms
+from rxlane.apply import apply
+from rxlane.decide import decide
+from rxlane.errors import RxlaneError
+from rxlane.items import VHOST_CPUS
+from rxlane.kernel import Linux
+from rxlane.model import Link, Queue, Snapshot, Thread
+from rxlane.plan import Target
+from rxlane.policy import parse_mixed
+from rxlane.rollback import rollback
+from rxlane.sections import Policy
+from rxlane.verify import verify
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+from unit.test_observe import tree
+from unit.test_threads import stat_line
+
+QEMU = 4100
+
+
+def asked(**options: str) -> Policy:
+    return parse_mixed("vms", [], options)
+
+
+def tap(name: str = "tap0", ifindex: int = 9, count: int = 2) -> Link:
+    own = (Thread(5000 + n, f"vhost-{QEMU}", "other", 0, 0, tuple(range(8))) for n in range(count))
+    queues = (Queue("rx", 0, rps_cpus=()), Queue("tx", 0))
+    return Link(name, ifindex, True, False, queues=queues, tap=True, vhosts=tuple(own))
+
+
+def host(*taps: Link, vcpus: tuple[int, ...] = ()) -> Snapshot:
+    return replace(simhost.whole(simhost.snapshot(simhost.link(), *taps)), vcpus=vcpus)
+
+
+def wanted(start: Snapshot, **options: str) -> dict[str, object]:
+    plan = decide(start, asked(**options))
+    return {str(c.target): c.after for c in (*plan.changes, *plan.holds)}
+
+
+def test_threads_and_rps_go_to_the_cpus_given() -> None:
+    found = wanted(host(tap()), vhost_cpus="0-3", tap_rps="0-3")
+    assert found == {
+        "tap0/vhost0/vhost-cpus": "0-3",
+        "tap0/vhost1/vhost-cpus": "0-3",
+        "tap0/rx0/rps-cpus": "0-3",
+    }
+    assert wanted(host(tap()), tap_rps="off") == {"tap0/rx0/rps-cpus": "off"}
+
+
+def test_auto_leaves_the_cpus_of_vcpus_out() -> None:
+    start = host(tap(count=1), vcpus=(2, 3, 4, 5))
+    assert wanted(start, vhost_cpus="auto") == {"tap0/vhost0/vhost-cpus": "0-1,6-7"}
+    plan = decide(start, asked(vhost_cpus="1-2"))
+    assert "vCPUs are bound to 2 as well" in plan.warnings[0]
+    full = decide(host(tap(), vcpus=tuple(range(8))), asked(vhost_cpus="auto"))
+    assert full.changes == () and "every housekeeping CPU" in str(full.skips[0])
+
+
+def test_without_a_guest_it_is_reported_and_fails_nothing() -> None:
+    plan = decide(host(), asked(vhost_cpus="0-1", tap_rps="0-1"))
+    assert plan.changes == () and plan.warnings == ()
+    assert [s.kind for s in plan.skips] == ["left-alone", "left-alone"]
+    assert "no vhost thread" in str(plan.skips[0]) and "no tap" in str(plan.skips[1])
+
+
+@pytest.mark.parametrize(
+    "options", [{"vhost_cpus": "64"}, {"tap_rps": "9"}, {"vhost_cpus": "x"}, {"tap_rps": "auto"}]
+)
+def test_bad_lists_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(RxlaneError) as raised:
+        decide(host(tap()), asked(**options))
+    assert raised.value.kind.refused and raised.value.option == next(iter(options))
+
+
+def test_rps_takes_no_isolated_cpu() -> None:
+    start = host(tap())
+    start = replace(start, topology=replace(start.topology, isolated=(3,)))
+    with pytest.raises(RxlaneError, match="isolated"):
+        decide(start, asked(tap_rps="2-3"))
+
+
+def test_apply_verify_and_back() -> None:
+    sim, store = SimHost(host(tap())), MemoryStore()
+    before = sim.observe()
+    policy = asked(vhost_cpus="0-1", tap_rps="1")
+    done = apply(sim, store, policy)
+    assert done.written == 3 and sim.links["tap0"].vhosts[1].cpus == (0, 1)
+    assert verify(done.plan, sim.observe()) == () and apply(sim, store, policy).written == 0
+    assert rollback(sim, store).pending == () and sim.observe() == before
+
+
+def test_a_guest_that_ended_needs_nothing() -> None:
+    sim, store = SimHost(host(tap())), MemoryStore()
+    apply(sim, store, asked(vhost_cpus="0-1"))
+    sim.links["tap0"] = replace(sim.links["tap0"], vhosts=())
+    assert rollback(sim, store).pending == () and store.load() is None
+
+
+def test_they_are_read_where_they_matter() -> None:
+    assert VHOST_CPUS in stages.reads(asked(vhost_cpus="auto"), ())
+    assert VHOST_CPUS in stages.reads(asked(tap_rps="off"), ())
+    assert VHOST_CPUS not in stages.reads(asked(rps="auto"), ())
+    assert VHOST_CPUS in stages.reads(asked(rps="auto"), (VHOST_CPUS,))
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def machines(pid: int, flags: int = uapi.PF_USER_WORKER) -> dict[str, str]:
+    """A QEMU whose vhost thread has a live pid, so that its affinity can be asked."""
+    return {
+        "sys/class/net/tap0/tun_flags": "0x5002\n",
+        "sys/class/net/tap1/tun_flags": "0x5002\n",
+        "sys/devices/system/cpu/online": "0-4095\n",
+        f"proc/{QEMU}/comm": "qemu-system-x86\n",
+        f"proc/{QEMU}/task/{QEMU}/comm": "qemu-system-x86\n",
+        f"proc/{QEMU}/task/{pid}/comm": f"vhost-{QEMU}\n",
+        f"proc/{QEMU}/task/4102/comm": "CPU 0/KVM\n",
+        f"proc/{QEMU}/fdinfo/3": "pos:\t0\n",
+        f"proc/{QEMU}/fdinfo/20": "pos:\t0\nflags:\t0104002\nmnt_id:\t9\niff:\ttap0\n",
+        f"proc/{pid}/stat": stat_line(f"vhost-{QEMU}", flags, 0, 0, 0),
+        "proc/1/comm": "systemd\n",
+    }
+
+
+def test_taps_have_the_threads_of_their_process(tmp_path: Path) -> None:
+    pid = os.getpid()
+    sysfs = tree(tmp_path, machines(pid))
+    assert vms.is_tap(sysfs, "tap0") and not vms.is_tap(sysfs, "eth0")
+    assert vms.find(sysfs) == vms.Machines({QEMU: [pid]}, [4102])
+    bare = tuple(Link(n, i, True, False, tap=n != "eth0") for i, n in enumerate(("tap0", "tap1")))
+    links, vcpus = vms.with_machines(sysfs, bare)
+    assert [t.pid for t in links[0].vhosts] == [pid] and links[1].vhosts == ()
+    assert vcpus == (), "the vCPU's thread is gone"
+    assert vms.with_machines(sysfs, [Link("eth0", 2, True, True)])[1] == ()
+
+
+def test_kernel_threads_of_older_kernels(tmp_path: Path) -> None:
+    files = {"proc/77/comm": f"vhost-{QEMU}\n", f"proc/{QEMU}/comm": "kvm\n"}
+    assert vms.find(tree(tmp_path, files)).workers == {QEMU: [77]}
+
+
+def test_bound_vcpus(tmp_path: Path) -> None:
+    """This process stands for a vCPU: on a host with more CPUs than it may use, it is bound."""
+    sysfs = tree(tmp_path, machines(1))
+    assert vms._bound(sysfs, [os.getpid()]) == tuple(sorted(os.sched_getaffinity(0)))
+    few = tree(tmp_path, {"sys/devices/system/cpu/online": "0\n"})
+    assert vms._bound(few, [os.getpid()]) == ()
+
+
+def test_a_process_that_took_the_name_is_no_vhost_thread(tmp_path: Path) -> None:
+    pid = os.getpid()
+    sysfs = tree(tmp_path, machines(pid, flags=0))
+    assert threads.read(sysfs, pid, threads.VHOST) is None
+    with pytest.raises(RxlaneError, match="no vhost thread"):
+        Linux(tmp_path).write_thread(pid, {VHOST_CPUS: "0"})
+    assert Target("tap0", 0, VHOST_CPUS) < Target("tap0", 1, VHOST_CPUS)
