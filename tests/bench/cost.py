@@ -26,14 +26,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from bench import peers
+from bench.peers import NoPeer
 from bench.tools import ToolBuildFailed, build_tool
 from lab.paths import BUILD, TREE
 from rxlane.netdev import Netdev
 
 OUT = BUILD / "bench" / "cost.json"
+BYTECODE = BUILD / "bench" / "bytecode"
 QUEUES = 8
 SIZES = (1, 8, 64)  # devices, beside the table's own number
-SCRIPTED = 8  # devices for the shell script, whose cost grows with every one of them
+SCRIPTED = 8  # devices for what starts a process for every one of them
+TUNED = 64  # devices for TuneD
 # The bars. Multiples of the C program's time; of the first apply's; KB; system calls a queue.
 APPLY, UNDO, AGAIN, MEMORY, CALLS, EXPONENT, HOGGED = 0.8, 0.8, 0.2, 40_000, 15, 1.1, 0.1
 OPTIONS = ("threaded=on", "thread_cpus=0-1", "thread_policy=batch", "rps=0-1")
@@ -58,6 +62,9 @@ for dev in /sys/class/net/v*; do
     done
 done > /dev/null
 """
+# That RPS is on, and off again.
+RPS_SET = "cat /sys/class/net/va0/queues/rx-*/rps_cpus | grep -q 3"
+RPS_OFF = "for f in /sys/class/net/v*/queues/rx-*/rps_cpus; do echo 0 > $f; done"
 HOG = "while :; do :; done"
 
 
@@ -120,7 +127,9 @@ class Space:
 
     def inside(self, argv: Sequence[str]) -> Run:
         """Run a program to its end; raises CalledProcessError with its words when it fails."""
+        # Compiled beforehand, as packages are when they are installed.
         environment = {**os.environ, "PYTHONPATH": str(TREE / "plugins")}
+        environment |= {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
         begin = time.monotonic()
         with tempfile.TemporaryFile() as words:
             own = subprocess.Popen(
@@ -257,6 +266,48 @@ def script(report: Report, args: argparse.Namespace, base: Path) -> None:
     report.figure(name, median(found))
 
 
+def tuned(report: Report, args: argparse.Namespace, base: Path, version: str) -> None:
+    """Stock TuneD with the same on the same devices, from its start to its word that all is set."""
+    name = f"tuned-{version}"
+    try:
+        root, found = peers.tuned(version), []
+        name = root.name
+        with Space(TUNED) as space:
+            for _ in range(args.rounds):
+                # Shared memory: not all file systems take an overlay's layers.
+                with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+                    on, off = peers.run_tuned(space.name, root, Path(folder))
+                c_on, c_off = (space.inside([str(base), way]).wall for way in ("on", "off"))
+                found.append((on / c_on, off / c_off))
+    except NoPeer as why:
+        report.lines.append(f"SKIPPED {name}: {why}")
+        return
+    for what, at in (("apply", 0), ("undo", 1)):
+        value = median(one[at] for one in found)
+        report.figure(f"{name}, {what} on {TUNED} devices, times the C program", value)
+
+
+def netutils(report: Report, args: argparse.Namespace, state: Path) -> None:
+    """RPS alone, which is what netutils-linux sets of all this, beside rxlane with the same."""
+    name = f"netutils-linux {peers.NETUTILS}"
+    try:
+        program, found = peers.netutils(), []
+        with Space(SCRIPTED) as space:
+            words = " ".join(space.names())
+            loop = f'for dev in {words}; do "$0" --force --cpus 0 1 -- $dev || exit 1; done'
+            for _ in range(args.rounds):
+                theirs = space.inside(["sh", "-c", loop, str(program)]).wall
+                space.inside(["sh", "-c", f"{RPS_SET}; {RPS_OFF}"])
+                mine = space.inside(Ours(space, state).apply("rps=0-1")).wall
+                space.inside(Ours(space, state).undo())
+                found.append(theirs / mine)
+    except (NoPeer, subprocess.CalledProcessError) as why:
+        said = getattr(why, "output", None) or str(why).encode()
+        report.lines.append(f"SKIPPED {name}: {said.decode().strip().splitlines()[-1]}")
+        return
+    report.figure(f"{name}, RPS of {SCRIPTED} devices, times ours", median(found))
+
+
 def measure(args: argparse.Namespace) -> Report:
     """Raises Lacking, ToolBuildFailed and CalledProcessError."""
     if os.geteuid():
@@ -264,12 +315,18 @@ def measure(args: argparse.Namespace) -> Report:
     if NAPI_THREADED not in Netdev().capabilities().settable:
         raise Lacking(f"this machine's kernel {os.uname().release} sets no NAPI's threaded mode")
     report, base = Report(), build_tool("lanes")
+    compiled = [sys.executable, "-m", "compileall", "-q", str(TREE / "plugins" / "rxlane")]
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(BYTECODE)}
+    subprocess.run(compiled, env=environment, check=True)
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         main_table(report, args, state, base)
         growth(report, args, state)
         beside_hogs(report, args, state, base)
         script(report, args, base)
+        for version in peers.TUNED:
+            tuned(report, args, base, version)
+        netutils(report, args, state)
     return report
 
 

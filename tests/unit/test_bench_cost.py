@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
-from bench import cost
+from bench import cost, peers
 from bench.cost import Lacking, Report, Run, Space, quotient
+from bench.peers import NoPeer
+from lab import apt
 from rxlane.model import Capabilities
 
 
@@ -49,3 +54,43 @@ def test_what_is_lacking_is_said(
     assert cost.main([]) == 3
     with pytest.raises(Lacking):
         cost.measure(Namespace())
+
+
+def test_peers_that_cannot_run_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def none(*_: object) -> Path:
+        raise NoPeer("no mirror is reached")
+
+    monkeypatch.setattr(peers, "tuned", none)
+    monkeypatch.setattr(peers, "netutils", none)
+    report, args = Report(), Namespace(rounds=1)
+    cost.tuned(report, args, tmp_path, "2.25.1-1")
+    cost.netutils(report, args, tmp_path)
+    assert report.lines == [
+        "SKIPPED tuned-2.25.1-1: no mirror is reached",
+        "SKIPPED netutils-linux 2.7.11: no mirror is reached",
+    ]
+    assert report.figures == {} and report.missed == []
+
+
+def test_packages_that_nobody_offers_are_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(package: str, *_: object) -> str:
+        raise apt.NoPackage(f"no release that apt reaches offers {package}")
+
+    monkeypatch.setattr(apt, "choose", nothing)
+    with pytest.raises(NoPeer, match="offers tuned"):
+        peers.tuned("2.25.1-1")
+
+
+def test_tuned_runs_with_an_etc_of_its_own(tmp_path: Path) -> None:
+    script = peers._script(Path("/opt/a root"), tmp_path)
+    assert f"upperdir={tmp_path}/etc" in script and "mount -t tmpfs none /run" in script
+    last = script.splitlines()[-1]
+    assert last.startswith("exec /usr/bin/python3 '/opt/a root/usr/sbin/tuned' --no-dbus")
+
+
+def test_a_tuned_that_ends_early_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("Traceback\nModuleNotFoundError: dbus\n")
+    own = subprocess.Popen(["true"])
+    own.wait()
+    with pytest.raises(NoPeer, match="ModuleNotFoundError: dbus"):
+        peers._wait(own, tmp_path, time.monotonic())
