@@ -33,7 +33,7 @@ from lab.paths import BUILD, TREE
 from rxlane.netdev import Netdev
 
 OUT = BUILD / "bench" / "cost.json"
-BYTECODE = BUILD / "bench" / "bytecode"
+INSTALLED = BUILD / "bench" / "installed"
 QUEUES = 8
 SIZES = (1, 8, 64)  # devices, beside the table's own number
 SCRIPTED = 8  # devices for what starts a process for every one of them
@@ -127,9 +127,7 @@ class Space:
 
     def inside(self, argv: Sequence[str]) -> Run:
         """Run a program to its end; raises CalledProcessError with its words when it fails."""
-        # Compiled beforehand, as packages are when they are installed.
-        environment = {**os.environ, "PYTHONPATH": str(TREE / "plugins")}
-        environment |= {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
+        environment = {**os.environ, "PYTHONPATH": str(INSTALLED)}
         begin = time.monotonic()
         with tempfile.TemporaryFile() as words:
             own = subprocess.Popen(
@@ -308,6 +306,13 @@ def netutils(report: Report, args: argparse.Namespace, state: Path) -> None:
     report.figure(f"{name}, RPS of {SCRIPTED} devices, times ours", median(found))
 
 
+def install() -> None:
+    """Copy rxlane and compile it, as installing its package does."""
+    shutil.rmtree(INSTALLED, ignore_errors=True)
+    shutil.copytree(TREE / "plugins" / "rxlane", INSTALLED / "rxlane")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(INSTALLED)], check=True)
+
+
 def measure(args: argparse.Namespace) -> Report:
     """Raises Lacking, ToolBuildFailed and CalledProcessError."""
     if os.geteuid():
@@ -315,9 +320,7 @@ def measure(args: argparse.Namespace) -> Report:
     if NAPI_THREADED not in Netdev().capabilities().settable:
         raise Lacking(f"this machine's kernel {os.uname().release} sets no NAPI's threaded mode")
     report, base = Report(), build_tool("lanes")
-    compiled = [sys.executable, "-m", "compileall", "-q", str(TREE / "plugins" / "rxlane")]
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(BYTECODE)}
-    subprocess.run(compiled, env=environment, check=True)
+    install()
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         main_table(report, args, state, base)
