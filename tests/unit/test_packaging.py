@@ -100,7 +100,7 @@ class Host:
     def below(self, text: str) -> str:
         """The script with its absolute paths below this host."""
         for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane",
-                    "/run/systemd"):  # fmt: skip
+                    "/run/systemd", "/run/udev"):  # fmt: skip
             text = text.replace(top, str(self.root) + top)
         return text
 
@@ -207,6 +207,22 @@ def test_removal_of_the_command_rolls_back(host: Host, code: int) -> None:
     assert host.script("rxlane.prerm", "remove") == []
     host.journal()
     assert host.script("rxlane.prerm", "remove") == ["rxlane rollback"]
+
+
+def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
+    (host.root / "run/systemd/system").mkdir(parents=True)
+    database = host.root / "run/udev/data"
+    assert host.script("rxlane.postinst", "configure", "") == []
+    database.mkdir(parents=True)
+    for name, text in {
+        "n2": "E:NAPI_RPS=off\n",
+        "n12": "E:ID_PATH=x\n",
+        "b8:0": "E:NAPI_RPS=off",
+    }.items():
+        (database / name).write_text(text)
+    assert host.script("rxlane.postinst", "configure", "0.1.0") == [], "an upgrade"
+    calls = host.script("rxlane.postinst", "configure", "")
+    assert calls == ["systemctl start --no-block rxlane-link@2.service"]
 
 
 def test_removal_stops_the_services_of_links_first(host: Host) -> None:
