@@ -99,12 +99,15 @@ def linked(debs: list[Path]) -> Iterator[Linked]:
         vm.put(READER, "/root/reader.py")
         vm.put(SLOT_SCRIPT, "/root/slot.py")
         host.run("systemctl", "disable", "--now", "irqbalance", "tuned")
-        install(host, debs, [])
         made = Linked(host, vm.nic, device_of(host, "vmxnet3"), host.settings())
+        vm.put(RULE.encode(), "/etc/udev/rules.d/70-lane.rules")
+        host.run("udevadm", "control", "--reload")
+        host.run("udevadm", "trigger", "--settle", f"/sys/class/net/{made.other}")
+        install(host, debs, [])
+        assert made.until(lambda: made.threaded(made.other) == 4), "what udev knew already"
         host.run("mkdir", "-p", f"{FOLDER}.d")
         vm.put(LINK.encode(), FOLDER)
         vm.put(dropin(WANTED | WRONG), DROPIN)
-        vm.put(RULE.encode(), "/etc/udev/rules.d/70-lane.rules")
         host.run("sync")
         vm.power_cut()
         try:
@@ -128,6 +131,7 @@ def test_cold_boot(linked: Linked, wanted: Settings) -> None:
     """By the .link file, and by a rule as on systemd 252; what is wrong is told once."""
     assert wanted != linked.own(linked.nic, linked.before)
     assert linked.threaded(linked.other) == 4
+    linked.host.run("udevadm", "verify", "/usr/lib/udev/rules.d/85-rxlane.rules")
     log = linked.host.run("journalctl", "--no-pager", "-b", "-o", "cat", "-t", "rxlane-link")
     for name, value in WRONG.items():
         assert log.stdout.count(f"[{DROPIN}] {name}={value}: ") == 1
@@ -163,6 +167,19 @@ def test_kept(linked: Linked, wanted: Settings) -> None:
         linked.host.run("sh", "-c", command)
         assert linked.stands(wanted), name
     assert linked.property(unit, "MainPID") == pid
+
+
+def test_driver_bound_again(linked: Linked) -> None:
+    """The interface is another one by its index, and so is its service."""
+    bus, old = "/sys/bus/pci/drivers/vmxnet3", linked.unit(linked.other)
+    slot = linked.host.run("readlink", "-f", f"/sys/class/net/{linked.other}/device").stdout
+    address = slot.strip().rpartition("/")[2]
+    linked.host.run("sh", "-c", f"echo {address} > {bus}/unbind; echo {address} > {bus}/bind")
+    linked.host.run("udevadm", "settle")
+    linked.host.run("ip", "link", "set", linked.other, "up")
+    assert linked.until(lambda: linked.threaded(linked.other) == 4)
+    assert linked.unit(linked.other) != old
+    assert linked.until(lambda: linked.property(old, "ActiveState") == "inactive")
 
 
 def test_hot_plug(linked: Linked, wanted: Settings) -> None:
@@ -231,6 +248,11 @@ def test_rollback_and_removal(linked: Linked, wanted: Settings) -> None:
     linked.host.run("systemctl", "start", unit)
     assert linked.stands(wanted)
     assert linked.threaded(linked.other) == 4
+    # A service that was killed starts again and knows the originals from the journal.
+    pid = linked.property(unit, "MainPID")
+    linked.host.run("systemctl", "kill", "--signal=KILL", unit)
+    assert linked.until(lambda: linked.property(unit, "MainPID") not in ("0", pid))
+    assert linked.own(linked.nic) == wanted
     linked.host.run("dpkg", "--remove", "tuned-profiles-rxlane", "rxlane", timeout=180)
     assert linked.own(linked.nic) == original
     assert linked.own(linked.other) == linked.own(linked.other, linked.before)
