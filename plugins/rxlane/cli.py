@@ -258,7 +258,9 @@ def _rollback(args: argparse.Namespace) -> int:
     if args.orphaned and not _orphaned(store):
         return 0
     kernel = Linux(brief=True)
-    links = request.resolve(args.devices, kernel.observe(None, ()))
+    links = []
+    if args.devices:
+        links = request.resolve(args.devices, kernel.observe(None, ()))
     devices = {link.name for link in links}
     _need_root()
     if args.boot:
