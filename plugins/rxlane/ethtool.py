@@ -228,7 +228,9 @@ class Ethtool(Generic):
         for message in NUMBERS:
             own = {item: value for item, value in values.items() if item in message.fields}
             if own:
-                self.call(message.set, message.name, pack_numbers(message, ifindex, own))
+                asked = ", ".join(f"{item}={value}" for item, value in own.items())
+                what = f"{message.name} {asked}"
+                self.call(message.set, what, pack_numbers(message, ifindex, own))
         own = {item: value for item, value in values.items() if item in FEATURE_ITEMS}
         if own:
             self.call(u.ETHTOOL_MSG_FEATURES_SET, "features", pack_features(ifindex, own))
