@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interrupts that users switch to threaded mode on our 6.12: what comes of it, by its selftests.
+"""Interrupts that users switch to threaded mode: what comes of it, by the selftests of the series.
+
+On our 6.12; with `make check-long` on our 7.2, too.
 
 Kinds of interrupts that refuse, and what is kept of the thread, are tried with the interrupts of
 the series' test module; that NAPIs are polled by the threads of interrupts, and that mode and
@@ -18,7 +20,8 @@ import pytest
 from test_deadlock_72 import flooded, name_of
 from test_upstream import results
 
-from conftest import KERNELS, OURS, missing
+from conftest import missing
+from lab.kernel import build
 from lab.rootfs import NICS
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -53,10 +56,11 @@ def run_all(vm: Guest, tests: dict[str, str]) -> dict[str, str]:
     return {name: vm.read(f"/run/{name}.tap").decode() for name in tests}
 
 
-@pytest.fixture(scope="module")
-def machine(igb: str) -> Iterator[Machine]:
-    spec = GuestSpec(cpus=2, queues=2, e1000e=True, igb=not igb, share=[selftests("6.12")])
-    with Guest(KERNELS[OURS](), spec) as vm:
+@pytest.fixture(scope="module", params=["6.12", pytest.param("7.2", marks=pytest.mark.long)])
+def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
+    base = request.param
+    spec = GuestSpec(cpus=2, queues=2, e1000e=True, igb=not igb, share=[selftests(base)])
+    with Guest(build(base, patched=True), spec) as vm:
         tests = {"module": "./threaded.sh"}
         for kind in KINDS if not igb else KINDS[:-1]:
             peer = NICS[kind][1].replace(".2/24", ".1")

@@ -53,13 +53,12 @@ class KernelImage:
 
 
 def fragments(base: str, flavour: str, patched: bool) -> list[Path]:
-    """The flavour's, and what our series adds to the Kconfig of its base."""
+    """The flavour's, and what our series add to Kconfig."""
     if flavour not in BASE_FLAVOURS[base]:
         known = ", ".join(BASE_FLAVOURS[base])
         raise ValueError(f"base {base} has no flavour {flavour!r}: there are {known}")
     parts = [KCONFIG / name for name in FLAVOURS[flavour]]
-    ours = KCONFIG / f"ours-{base}"
-    return [*parts, ours] if patched and ours.exists() else parts
+    return [*parts, KCONFIG / "ours"] if patched else parts
 
 
 def wanted_options(text: str) -> dict[str, str]:

@@ -41,11 +41,11 @@ def test_unknown_flavour_is_refused() -> None:
         fragments("7.2", "none", patched=False)
 
 
-def test_options_of_a_series_are_for_kernels_with_it() -> None:
-    ours = KCONFIG / "ours-6.12"
-    assert ours in fragments("6.12", "debug", patched=True)
-    assert ours not in fragments("6.12", "debug", patched=False)
-    assert ours not in fragments("7.2", "debug", patched=True)
+@pytest.mark.parametrize("base", BASE_FLAVOURS)
+def test_options_of_the_series_are_for_kernels_with_it(base: str) -> None:
+    ours = KCONFIG / "ours"
+    assert ours in fragments(base, "debug", patched=True)
+    assert ours not in fragments(base, "debug", patched=False)
 
 
 def test_flavours_exist() -> None:
