@@ -60,25 +60,37 @@ def test_lost_guest_and_splat_are_told_apart() -> None:
 
 
 class Raced(Guest):
-    """A guest whose first boot ends as it does where QEMU's emulated CPUs race, with its words."""
+    """A guest whose first boot ends as it does where QEMU's emulated CPUs race.
 
-    def __init__(self) -> None:
+    With the words of an int3 that was gone, or with a reset before any word.
+    """
+
+    def __init__(self, how: str) -> None:
         super().__init__(KERNELS[OURS](), GuestSpec(cpus=2, share=[Path(__file__)]))
-        self.accel, self.boots = "tcg", 0
+        self.accel, self.boots, self.how = "tcg", 0, how
 
     def _wait_for_boot(self) -> None:
         super()._wait_for_boot()
         self.boots += 1
         if self.boots == 1:
-            self._end()
-            with self.console.open("a") as console:
-                console.write("[    2.2] Oops: int3: 0000 [#1] PREEMPT SMP PTI\n")
+            getattr(self, self.how)()
             raise self._lost("QEMU ended at boot")
 
+    def int3(self) -> None:
+        self._end()
+        with self.console.open("a") as console:
+            console.write("[    2.2] Oops: int3: 0000 [#1] PREEMPT SMP PTI\n")
 
-def test_a_boot_lost_to_the_emulation_is_done_anew() -> None:
+    def reset(self) -> None:
+        self.qmp('{"execute": "system_reset"}')
+        assert self._qemu is not None
+        self._qemu.wait(60)
+
+
+@pytest.mark.parametrize("how", ["int3", "reset"])
+def test_a_boot_lost_to_the_emulation_is_done_anew(how: str) -> None:
     """The second boot has all of the guest's disks again."""
-    raced = Raced()
+    raced = Raced(how)
     with raced as vm:
         assert raced.boots == 2
         assert vm.read(f"/mnt/share/{Path(__file__).name}") == Path(__file__).read_bytes()

@@ -266,14 +266,26 @@ class Guest:
             try:
                 return self._wait_for_boot()
             except GuestLost:
-                raced = self.accel == "tcg" and emulation_race(self.console_text())
-                if not raced or attempt == BOOTS:
+                why = self._of_emulation()
+                if why is None or attempt == BOOTS:
                     raise
-            say("emulated CPUs raced at boot (an int3 that was gone already); booting once more")
+            say(f"{why}; booting once more")
             self._end()
             for name in ("qmp", "qga"):
                 (self.folder / name).unlink(missing_ok=True)
             self.console.rename(self.folder / f"console.{attempt}")
+
+    def _of_emulation(self) -> str | None:
+        """What the emulation of several CPUs did to a guest that is lost, where that is known."""
+        if self.accel != "tcg":
+            return None
+        console = self.console_text()
+        if emulation_race(console):
+            return "emulated CPUs raced at boot (an int3 that was gone already)"
+        # The same in the code that would have reported it: the machine resets, and QEMU ends well.
+        if self._qemu is not None and self._qemu.poll() == 0 and not splats(console):
+            return "the guest was reset at boot without a word"
+        return None
 
     def _start(self, argv: list[str]) -> None:
         with (self.folder / "qemu.log").open("wb") as log:
