@@ -137,6 +137,22 @@ def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int])
         )
 
 
+def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
+    """Refuse, of a list for RPS, isolated CPUs too."""
+    check_cpus(host, section, option, cpus)
+    away = [n for n in cpus if n not in host.housekeeping]
+    if away:
+        # rps_cpumask_housekeeping() in net/core/net-sysfs.c drops them without a word.
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
+            section=section.name,
+            option=option,
+            value=section.option(option),
+            remedy=f"choose from {cpulist.render(host.housekeeping)}",
+        )
+
+
 def one_value(
     asked: Iterable[tuple[_S, str, _V | None]], option: str
 ) -> Iterator[tuple[_S, str, _V]]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_cpus, one_value
-from rxlane.errors import Kind, RxlaneError
+from rxlane.draft import Draft, check_rps, one_value
 from rxlane.items import FLOW_ENTRIES, NTUPLE, OFF, ON, RFS, RPS, XPS, XPS_RXQS
 from rxlane.model import Link, Queue, Topology
 from rxlane.placer import Placer, Request
@@ -37,7 +36,7 @@ def steer(
 ) -> None:
     """Plan what the sections ask for on their devices and for the host."""
     for section in {s.name: s for s, _ in devices}.values():
-        _check_rps(draft, section)
+        check_rps(draft.view.snapshot.topology, section, "rps", section.rps_cpus)
     for section, link in sorted(devices, key=lambda one: one[1].ifindex):
         _rps(draft, placer, section, link)
         _xps(draft, section, link)
@@ -53,22 +52,6 @@ def _receiving(link: Link) -> list[Queue]:
 def _steered(draft: Draft, link: Link) -> list[Queue]:
     """Return the receive queues that are not kept as they are for management."""
     return _receiving(link)[draft.aside.get(link.name, 0) :]
-
-
-def _check_rps(draft: Draft, section: FlowSteering) -> None:
-    host = draft.view.snapshot.topology
-    check_cpus(host, section, "rps", section.rps_cpus)
-    away = [n for n in section.rps_cpus if n not in host.housekeeping]
-    if away:
-        # rps_cpumask_housekeeping() in net/core/net-sysfs.c drops them without a word.
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
-            section=section.name,
-            option="rps",
-            value=section.option("rps"),
-            remedy=f"choose from {cpulist.render(host.housekeeping)}",
-        )
 
 
 def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_cpus, one_value
-from rxlane.errors import Kind, RxlaneError
+from rxlane.draft import Draft, check_cpus, check_rps, one_value
 from rxlane.items import OFF, RPS, VHOST_CPUS
 from rxlane.model import Link
 from rxlane.plan import HOST, WHOLE, Target
@@ -61,18 +60,7 @@ def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[
 
 
 def _rps(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int, ...]) -> None:
-    host = draft.view.snapshot.topology
-    check_cpus(host, section, "tap_rps", cpus)
-    away = [n for n in cpus if n not in host.housekeeping]
-    if away:
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
-            section=section.name,
-            option="tap_rps",
-            value=section.option("tap_rps"),
-            remedy=f"choose from {cpulist.render(host.housekeeping)}",
-        )
+    check_rps(draft.view.snapshot.topology, section, "tap_rps", cpus)
     if not taps:
         draft.skip(HOST, WHOLE, f"{RPS} of taps", "left-alone", NO_TAP)
     reason = f"tap_rps={section.option('tap_rps')} in [{section.name}]"
