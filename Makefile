@@ -15,7 +15,7 @@ ARGS ?=
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
 	tests/packages tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
-	packaging/build-rpms packaging/build-tool-debs packaging/kernel/rxlane-kernel-patches tests/gate
+	packaging/build-rpms packaging/build-repo packaging/build-tool-debs packaging/kernel/rxlane-kernel-patches tests/gate
 # Preemption models, as KERNEL/FLAVOUR, beside those that `make check` runs: PREEMPT_DYNAMIC, which
 # is NONE at boot on 6.12 and LAZY on 7.2.
 VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt

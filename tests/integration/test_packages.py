@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The packages' life in one guest: install, apply, upgrade, remove, purge, and nothing left.
+"""The packages' life in one guest: install, apply, upgrade and back, remove, purge, nothing left.
 
-The guest is one of its own, since the packages leave it again.
+They come from a signed apt repository. The guest is one of its own, since they leave it again.
 """
 
 import json
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,11 @@ PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-
 NEXT = TREE / "build" / "debs-next"
 NEXT_VERSION = "9999"
 PROFILE = "net-low-latency"
+REPOSITORY = TREE / "build" / "apt-test"
+ON_GUEST = f"/mnt/share/{REPOSITORY.name}"
+# The repository alone, from a file outside of /etc: what the guest came with stays as it is.
+SOURCES = "/root/sources.d"
+APT = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={SOURCES}")
 
 # What changes with any package or any TuneD profile, none of it ours: dpkg's and apt's own books,
 # caches, logs, run-time folders, and the three files in which TuneD notes the active profile.
@@ -77,46 +85,84 @@ def threads(host: Host) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[1].startswith("napi/")}
 
 
-def apt(host: Host, *argv: str) -> None:
-    host.run("apt-get", "-y", "-q", *argv, timeout=600)
+def apt(host: Host, *argv: str, check: bool = True) -> Any:
+    return host.run("apt-get", "-y", "-q", *APT, *argv, timeout=600, check=check)
 
 
-def install(host: Host, folder: Path) -> None:
-    names = sorted(deb.name for deb in folder.glob("*.deb"))
-    apt(host, "install", *(f"/mnt/share/{folder.name}/{name}" for name in names))
+def install(host: Host, version: str, check: bool = True) -> Any:
+    """All packages in this version, which may be lower than what is there."""
+    wanted = (f"{name}={version}" for name in PACKAGES)
+    return apt(host, "install", "--allow-downgrades", *wanted, check=check)
 
 
-@pytest.fixture(scope="module")
-def next_debs() -> Path:
-    """The same packages under a higher version, to upgrade to."""
-    program = str(TREE / "packaging" / "build-debs")
-    subprocess.run([program, "--version", NEXT_VERSION, "--output", str(NEXT)], check=True)
-    return NEXT
+def check_versions(host: Host, version: str) -> None:
+    assert installed(host) == dict.fromkeys(PACKAGES, f"installed {version}")
 
 
 @pytest.fixture(scope="module")
-def bare(debs: list[Path], next_debs: Path) -> Iterator[Host]:
-    """A guest without our packages, irqbalance stopped as in the other guests."""
-    with Guest(KERNELS[OURS](), GuestSpec(cpus=4, queues=4, share=[DEBS, next_debs])) as vm:
+def version(debs: list[Path]) -> str:
+    found = {deb.name.split("_")[1] for deb in debs}
+    assert len(found) == 1
+    return found.pop()
+
+
+@pytest.fixture(scope="module")
+def repository(debs: list[Path]) -> Path:
+    """The packages, and the same under a higher version to upgrade to."""
+    build, sign = (str(TREE / "packaging" / name) for name in ("build-debs", "build-repo"))
+    subprocess.run([build, "--version", NEXT_VERSION, "--output", str(NEXT)], check=True)
+    place = ["--uri", f"file:{ON_GUEST}/", "--output", str(REPOSITORY)]
+    subprocess.run([sign, *place, str(DEBS), str(NEXT)], check=True)
+    return REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What autopkgtest wants of the source package: its debian/."""
+    tree: Path = tmp_path_factory.mktemp("source") / "rxlane-source"
+    shutil.copytree(TREE / "packaging" / "debian", tree / "debian")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def bare(repository: Path, source: Path) -> Iterator[Host]:
+    """A guest without our packages that knows the repository, irqbalance stopped as in others."""
+    with Guest(KERNELS[OURS](), GuestSpec(cpus=4, queues=4, share=[repository, source])) as vm:
         vm.put(READER, "/root/reader.py")
         vm.run(["systemctl", "stop", "irqbalance"], timeout=60)
+        vm.run(["install", "-D", "-t", SOURCES, f"{ON_GUEST}/rxlane.sources"])
         yield Host(OURS, vm)
 
 
-def test_life_of_the_packages(bare: Host) -> None:
+def test_unsigned_packages_are_refused(bare: Host) -> None:
+    """What was changed after it was signed is not believed, the repository as it is, is."""
+    copy = "/root/changed"
+    bare.run("cp", "-r", ON_GUEST, copy)
+    bare.run("sh", "-c", f"rm {copy}/InRelease && echo >>{copy}/Packages && rm {copy}/Packages.xz")
+    bare.run("sed", "-i", f"s|{ON_GUEST}|{copy}|", f"{SOURCES}/rxlane.sources")
+    refused = apt(bare, "update", check=False)
+    assert refused.rc != 0 and "not signed" in refused.stdout + refused.stderr
+    bare.run("sed", "-i", f"s|{copy}|{ON_GUEST}|", f"{SOURCES}/rxlane.sources")
+    bare.run("rm", "-r", copy)
+    apt(bare, "update", "--error-on=any")
+
+
+def test_life_of_the_packages(bare: Host, version: str) -> None:
+    apt(bare, "update", "--error-on=any")
     files, settings = file_system(bare), bare.settings()
 
-    install(bare, DEBS)
+    install(bare, version)
     check_installed(bare)
     bare.run("tuned-adm", "profile", PROFILE)
     applied = bare.settings()
     running = threads(bare)
     assert applied != settings and running
 
-    install(bare, NEXT)
-    assert set(installed(bare).values()) == {f"installed {NEXT_VERSION}"}
-    assert bare.settings() == applied
-    assert threads(bare) == running, "the upgrade restarted NAPI threads"
+    for other in (NEXT_VERSION, version, NEXT_VERSION):
+        install(bare, other)
+        check_versions(bare, other)
+        assert bare.settings() == applied
+        assert threads(bare) == running, f"the way to {other} restarted NAPI threads"
 
     apt(bare, "remove", *PACKAGES)
     assert bare.settings() == settings
@@ -145,10 +191,47 @@ def check_installed(host: Host) -> None:
     assert json.loads(host.run("rxlane", "map", "--json").stdout)["devices"]
 
 
-def test_removal_without_the_daemon(bare: Host) -> None:
+def test_upgrade_waits_for_the_confirmation(bare: Host, version: str) -> None:
+    """None of the packages is upgraded while an apply waits to be confirmed."""
+    settings = bare.settings()
+    install(bare, version)
+    bare.run("rxlane", "apply", "--confirm", "600", "-o", "threaded=on@1-", bare.vm.nic)
+    applied = bare.settings()
+    refused = install(bare, NEXT_VERSION, check=False)
+    assert refused.rc != 0
+    said = refused.stdout + refused.stderr
+    for name in PACKAGES[:3]:
+        assert f"{name}: an apply waits to be confirmed" in said
+    assert bare.settings() == applied != settings
+    states = installed(bare)
+    assert {states[name] for name in PACKAGES[:3]} == {f"installed {version}"}
+
+    bare.run("setsid", "--wait", "rxlane", "confirm")
+    install(bare, NEXT_VERSION)
+    check_versions(bare, NEXT_VERSION)
+    assert bare.settings() == applied
+    apt(bare, "purge", *PACKAGES)
+    assert bare.settings() == settings
+
+
+def test_autopkgtests(bare: Host, version: str) -> None:
+    """The tests that Debian's own infrastructure runs, by its own tool, on installed packages."""
+    settings = bare.settings()
+    install(bare, version)
+    tool = ("autopkgtest", "--no-built-binaries", "--ignore-restrictions=isolation-machine")
+    ran = bare.run(*tool, "/mnt/share/rxlane-source", "--", "null", timeout=900, check=False)
+    said = ran.stdout + ran.stderr
+    assert ran.rc == 0, said
+    for name in ("command", "profile", "kernel-patches"):
+        assert re.search(rf"^{name} +PASS$", said, re.MULTILINE), said
+    assert bare.settings() == settings
+    apt(bare, "purge", *PACKAGES)
+
+
+def test_removal_without_the_daemon(bare: Host, version: str) -> None:
     """TuneD dead and its rollback lost with it: the journal puts the settings back."""
     settings = bare.settings()
-    install(bare, DEBS)
+    install(bare, version)
     bare.run("tuned-adm", "profile", PROFILE)
     assert bare.settings() != settings
     bare.run("systemctl", "kill", "--signal=KILL", "tuned")

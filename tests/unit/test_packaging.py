@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the packages hold, what their scripts do on removal, and the build script's pure parts."""
 
+import json
 import os
 import re
 import subprocess
@@ -207,6 +208,24 @@ def test_removal_of_the_command_rolls_back(host: Host, code: int) -> None:
     assert host.script("rxlane.prerm", "remove") == []
     host.journal()
     assert host.script("rxlane.prerm", "remove") == ["rxlane rollback"]
+
+
+def test_only_an_apply_of_this_boot_keeps_an_upgrade_back(host: Host) -> None:
+    record = host.root / "var/lib/rxlane/confirm.json"
+    host.script("unconfirmed.sh", "upgrade", "0.1.0")
+    record.write_text('{"boot_id": "0f0f0f0f-0000-4000-8000-000000000000"}')
+    host.script("unconfirmed.sh", "upgrade", "0.1.0")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    record.write_text(json.dumps({"boot_id": boot}))
+    host.script("unconfirmed.sh", "install")
+    with pytest.raises(subprocess.CalledProcessError):
+        host.script("unconfirmed.sh", "upgrade", "0.1.0")
+
+
+def test_every_package_with_a_part_in_an_apply_keeps_back() -> None:
+    """All but the series, which touch nothing."""
+    named = re.search(r"^UNCONFIRMED := (.*)$", _debian("rules"), re.MULTILINE)
+    assert named is not None and tuple(named[1].split()) == PACKAGES[:3]
 
 
 def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
