@@ -28,7 +28,7 @@ DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_s
 	alloc_failures.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv unit hosts lint debs rpms tool-debs kernel-tree kernel-refresh series integration check \
+.PHONY: help setup venv unit hosts settings lint debs rpms tool-debs kernel-tree kernel-refresh series integration check \
 	check-series check-debug check-long check-variants check-packages demo bench bench-cost clean
 
 help: ## show this list
@@ -46,6 +46,9 @@ unit: venv ## unit tests: no root, seconds
 
 hosts: venv ## write the fixture hosts' derived files anew; read the difference
 	$(PYTHON) -m unit.goldens
+
+settings: venv ## write tuned-profiles/settings.md from the profiles
+	$(PYTHON) -m unit.settings_table
 
 lint: venv ## ruff and mypy --strict
 	$(PYTHON) -m ruff check .

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What each profile sets, with reason and source: tuned-profiles/settings.md, from the profiles.
 
-`python -m unit.settings_table` writes it. The profiles' comments are the reasons' one home; a
+`make settings` writes it. The profiles' comments are the reasons' one home; a
 paragraph of options belongs to the comment above it.
 """
 
@@ -18,7 +18,7 @@ TABLE = FOLDER / "settings.md"
 NAMES = ("net-low-latency", "net-vm-host", "net-forwarding")
 HEAD = """# What the profiles set, and why
 
-Written by `python -m unit.settings_table` from the profiles, whose comments are the reasons' home.
+Written by `make settings` from the profiles, whose comments are the reasons' home.
 *the host's* is a setting that is left alone until its variable in
 `/etc/tuned/PROFILE-variables.conf` has a value. `man 7 rxlane-tuned` explains every option. *The
 script* is the one in "Add support to do threaded napi busy poll" (v4, netdev, March 2025).

@@ -8,7 +8,7 @@ from unit import settings_table
 
 def test_table_is_up_to_date() -> None:
     found = settings_table.TABLE.read_text()
-    assert found == settings_table.document(), "run `python -m unit.settings_table`"
+    assert found == settings_table.document(), "run `make settings`"
 
 
 @pytest.mark.parametrize("name", settings_table.NAMES)
