@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # What replaces the guard of an apply that waits to be confirmed could lose the originals. So the
 # upgrade is refused, by each package that has a part in it, or only some would be upgraded.
 if [ "$1" = upgrade ] && [ -z "$DPKG_ROOT" ] && [ -e /var/lib/rxlane/confirm.json ] &&
