@@ -40,7 +40,8 @@ class Switch:
     def write(self, value: int) -> int:
         """0 or the errno."""
         try:
-            os.pwrite(self.file, str(value).encode(), 0)
+            # Files of interrupts have no position to write at.
+            os.write(self.file, str(value).encode())
         except OSError as error:
             return int(error.errno or 0)
         return 0
