@@ -15,7 +15,8 @@ ARGS ?=
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
 	tests/packages tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
-	packaging/build-rpms packaging/build-repo packaging/build-tool-debs packaging/kernel/rxlane-kernel-patches tests/gate
+	packaging/build-rpms packaging/build-repo packaging/build-tool-debs \
+	packaging/build-tool-rpms packaging/kernel/rxlane-kernel-patches tests/gate
 # Preemption models, as KERNEL/FLAVOUR, beside those that `make check` runs: PREEMPT_DYNAMIC, which
 # is NONE at boot on 6.12 and LAZY on 7.2.
 VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
@@ -28,7 +29,7 @@ DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_s
 	alloc_failures.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv unit hosts settings lint debs rpms tool-debs kernel-tree kernel-refresh series integration check \
+.PHONY: help setup venv unit hosts settings lint debs rpms tool-debs tool-rpms repo kernel-tree kernel-refresh series integration check \
 	check-series check-debug check-long check-variants check-packages demo bench bench-cost clean
 
 help: ## show this list
@@ -66,6 +67,13 @@ rpms: venv ## build/rpms/*.rpm, checked by rpmlint
 	@sh tests/setup packages packaging/rpm/packages.txt
 	packaging/build-rpms
 
+tool-rpms: venv ## build/tool-rpms/*.rpm: ethtool and iproute2 with our patches
+	@sh tests/setup packages packaging/rpm/packages.txt
+	packaging/build-tool-rpms
+
+repo: debs ## build/apt: the Debian packages as a signed apt repository
+	packaging/build-repo
+
 kernel-tree: venv ## git tree of a base with its series: build/kernel-$(BASE)
 	$(LAB) tree $(BASE)
 
@@ -102,7 +110,7 @@ check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
 
-check-packages: debs rpms ## what the RPMs hold against the debs; both built twice (long)
+check-packages: debs rpms tool-rpms ## what the RPMs hold against the debs; both built twice (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/packages $(ARGS)
 
 demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
