@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import rpmroot
 
 TREE = Path(__file__).resolve().parents[2]
 RPMS, DEBS = TREE / "build" / "rpms", TREE / "build" / "debs"
@@ -60,9 +61,7 @@ def of_deb(name: str, into: Path) -> Content:
 
 
 def install(root: Path, *names: str) -> None:
-    files = [next(RPMS.glob(f"{name}-[0-9]*.noarch.rpm")) for name in names]
-    words = ["--dbpath", "/var/lib/rpm", "--nodeps", "--noscripts", "--nosignature"]
-    run(["rpm", "--root", root, "-i", *words, *files])
+    rpmroot.install(root, [next(RPMS.glob(f"{name}-[0-9]*.noarch.rpm")) for name in names])
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import rpmroot
 
 RPMS = Path(__file__).resolve().parents[2] / "build" / "tool-rpms"
 
@@ -16,9 +17,7 @@ def unpacked(name: str, into: Path) -> Path:
     """The folder with the files of a binary package."""
     (rpm,) = (path for path in RPMS.glob(f"{name}-[0-9]*.rpm") if not path.match("*.src.rpm"))
     into.mkdir()
-    words = ["--dbpath", "/var/lib/rpm", "--nodeps", "--noscripts", "--nosignature"]
-    argv = ["rpm", "--root", str(into), "-i", *words, str(rpm)]
-    subprocess.run(argv, check=True)
+    rpmroot.install(into, [rpm])
     return into
 
 

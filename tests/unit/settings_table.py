@@ -8,7 +8,6 @@ paragraph of options belongs to the comment above it.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,4 +85,3 @@ def document() -> str:
 
 if __name__ == "__main__":
     TABLE.write_text(document())
-    sys.exit(0)
