@@ -60,13 +60,14 @@ def phases(values: Mapping[Target, Value]) -> list[list[Target]]:
     """
     found: list[list[Target]] = [[] for _ in range(len(PHASES) + 1)]
     for target in values:
-        phase = 0 if _ends(target, values) else _PHASE.get(target.item)
+        phase = 0 if ends(target, values) else _PHASE.get(target.item)
         if phase is not None:
             found[phase].append(target)
     return [targets for targets in found if targets]
 
 
-def _ends(target: Target, values: Mapping[Target, Value]) -> bool:
+def ends(target: Target, values: Mapping[Target, Value]) -> bool:
+    """True for a setting of a thread that ends with its mode of these values."""
     mode = MODE_OF.get(target.item)
     if mode is None:
         return False

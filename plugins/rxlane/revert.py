@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rxlane.items import IRQ_ITEMS, MODE_OF, RESET_ITEMS, THREAD_ITEMS, THREADS_OF, Value
 from rxlane.model import Link, Snapshot
-from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption, phases
+from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption, ends, phases
 from rxlane.settings import View
 
 REASON = "original value"
@@ -103,11 +103,11 @@ def carry(
     index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
     wanted = {c.target for c in (*plan.changes, *plan.holds)}
-    unwanted = {
-        target: entry
-        for target, entry in known.items()
-        if target not in wanted and (scope is None or target.device in scope)
-    }
+    mine = {t: e for t, e in known.items() if scope is None or t.device in scope}
+    modes = {t: e.before for t, e in mine.items() if t.item in THREADS_OF and t not in wanted}
+    back_to = {t: value for t, value in modes.items() if value is not None}
+    # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind.
+    unwanted = {t: e for t, e in mine.items() if t not in wanted or ends(t, back_to)}
     still = _altered(known.values(), unwanted, view)
     back = _back(
         {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view

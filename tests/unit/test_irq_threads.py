@@ -150,6 +150,19 @@ def test_a_deadline_thread_is_left_alone() -> None:
     assert {s.kind for s in plan.skips} == {"unsupported"}
 
 
+def test_a_thread_that_ends_leaves_nothing_to_the_next() -> None:
+    """What is still asked of threads holds until the mode that nobody asks for any more goes back.
+
+    The next thread is given what the last one had, so that must be the originals.
+    """
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    apply(sim, store, policy({"threaded": "on", "thread_nice": "-5"}))
+    apply(sim, store, policy({"thread_nice": "-5"}))
+    rollback(sim, store)
+    assert simhost.settings(sim) == before
+
+
 # -- refusals ---------------------------------------------------------------------------------
 
 
