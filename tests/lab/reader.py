@@ -21,7 +21,8 @@ NETLINK_GENERIC, NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 16, 1, 0x3
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY, NAPI_GET = 16, 3, 11
 NAPI = {3: "irq", 5: "defer-hard-irqs", 6: "gro-flush-timeout", 7: "irq-suspend-timeout",
         8: "threaded"}  # fmt: skip
-DEVICE_FILES = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout", "mtu", "tx_queue_len")
+DEVICE_FILES = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout", "mtu", "tx_queue_len",
+                "rx_threads")  # fmt: skip
 QUEUE_FILES = ("rps_cpus", "rps_flow_cnt", "xps_cpus", "xps_rxqs")
 ETHTOOL = {"channels": "-l", "rings": "-g", "coalescing": "-c", "features": "-k", "rss": "-x"}
 POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
@@ -96,6 +97,15 @@ def thread(pid: int) -> Settings:
     }
 
 
+def rx_thread(folder: Path) -> Settings | None:
+    """An rx thread's class and CPUs; a CPU that the kernel chose may be another one next time."""
+    pid = int(text(folder / "pid") or 0)
+    if not pid:
+        return None
+    found = thread(pid)
+    return found if text(folder / "cpu") == "-1" else found | {"affinity": "kernel"}
+
+
 def device_settings(device: str, family: int | None) -> Settings:
     here = NET / device
     found: Settings = {}
@@ -105,6 +115,8 @@ def device_settings(device: str, family: int | None) -> Settings:
         for name in QUEUE_FILES:
             if (value := text(queue / name)) is not None:
                 found[f"{device}/{queue.name}/{name}"] = value
+    for folder in sorted((here / "rx_thread").glob("*")):
+        found[f"{device}/rx-thread-{folder.name}"] = rx_thread(folder)
     for name, flag in ETHTOOL.items():
         done = subprocess.run(
             ["ethtool", flag, device], capture_output=True, text=True, check=False

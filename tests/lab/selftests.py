@@ -31,12 +31,14 @@ PROGRAMS = {
     "net/lib/xdp_helper": (),
     "net/busy_poller": (f"-I{YNL}/lib", f"-I{YNL}/generated", f"{YNL}/libynl.a"),
 }
+# Those of our series.
+OURS = ("net/rx_threads_flows",)
 
 
 def selftests(name: str, patched: bool = True) -> Path:
     """A folder ``ksrc`` laid out like the kernel's source, with our series applied or as it came.
 
-    As it came, the programs that its tests call are compiled too.
+    The programs that its tests call are compiled too.
     """
     base = read_base(name)
     version = apt.choose(base.package, base.version)
@@ -48,9 +50,11 @@ def selftests(name: str, patched: bool = True) -> Path:
         if patched:
             _read(base, version, target, {f for p in base.patches for f in touched(p.read_text())})
             apply_series(base, target)
+            _compile(target, {name: () for name in OURS if _source(target, name).exists()})
         else:
             _read(base, version, target, set())
-            _compile(target)
+            _generate(target)
+            _compile(target, PROGRAMS)
 
     return built("selftests", key, lay) / "ksrc"
 
@@ -68,13 +72,20 @@ def _read(base: Base, version: str, target: Path, files: set[str]) -> None:
                 source.extract(member, target)
 
 
-def _compile(tree: Path) -> None:
+def _generate(tree: Path) -> None:
     # The generator runs by `env python3` and needs Debian's python3-yaml and python3-jsonschema.
     env = {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}"}
     tool(["make", "-s", "-C", YNL, "GENS=netdev", "RSTS=", "libynl.a"], cwd=tree, env=env)
-    for name, more in PROGRAMS.items():
+    for folder in list(tree.rglob("__pycache__")):
+        shutil.rmtree(folder)
+
+
+def _source(tree: Path, program: str) -> Path:
+    return tree / f"tools/testing/selftests/{program}.c"
+
+
+def _compile(tree: Path, programs: dict[str, tuple[str, ...]]) -> None:
+    for name, more in programs.items():
         path = f"tools/testing/selftests/{name}"
         argv = ["gcc", "-O2", "-o", path, f"{path}.c", "-idirafter", "include/uapi", *more]
         tool(argv, cwd=tree)
-    for folder in list(tree.rglob("__pycache__")):
-        shutil.rmtree(folder)
