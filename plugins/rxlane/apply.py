@@ -17,14 +17,13 @@ from rxlane.errors import RxlaneError
 from rxlane.items import (
     IRQ_ITEMS,
     THREAD_ITEMS,
-    THREADS_OF,
     Value,
 )
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
-from rxlane.plan import WHOLE, Change, Entry, Journal, Plan, Skip, Target, phases
-from rxlane.revert import Carried, carry
+from rxlane.plan import Change, Entry, Journal, Plan, Skip, Target, phases
+from rxlane.revert import Carried, carry, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.writing import put_back, read_back, write
@@ -173,11 +172,7 @@ def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value
     A mode that goes off and on again has a new thread, which must get what the old one had.
     """
     targets = {c.target for c in changes}
-    for mode, items in THREADS_OF.items():
-        own = {(t.device, t.queue) for t in targets if t.item == mode}
-        for device, queue in view.lanes if own else ():
-            if (device, queue) in own or (device, WHOLE) in own:
-                targets.update(Target(device, queue, item) for item in items)
+    targets |= {own for mode in tuple(targets) for own in threads_of(view, mode)}
     found = ((target, view.read(target)) for target in sorted(targets))
     return {target: value for target, value in found if value is not None}
 

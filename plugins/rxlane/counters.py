@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from rxlane import helpers
 from rxlane.gstats import Driver
 from rxlane.model import Link, Snapshot
 from rxlane.netdev import Netdev
@@ -38,10 +39,16 @@ class Counters:
         received = self._netdev.received()
         counts = {link.name: self._counts(link, received) for link in own}
         handlers = [irq.thread.pid for irq in snapshot.irqs if irq.thread is not None]
+        aside = [(link.name, helper) for link in own for helper in link.helpers]
         pids = [*(t.pid for t in snapshot.threads), *handlers]
+        pids += [helper.thread.pid for _, helper in aside if helper.thread is not None]
         threads = ((pid, cpu_ticks(self._sysfs, pid)) for pid in pids)
         seconds = {pid: ticks / self._ticks for pid, ticks in threads if ticks is not None}
-        return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds)
+        handled = {
+            (name, helper.number): helpers.handled(self._sysfs, name, helper.number)
+            for name, helper in aside
+        }
+        return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds, handled)
 
     def _counts(self, link: Link, received: dict[tuple[int, int], int]) -> Counts:
         """Take the queues' counts from the kernel, else the driver, else the device's own."""

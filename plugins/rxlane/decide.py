@@ -17,6 +17,7 @@ from rxlane import (
     irqthreads,
     layout,
     placement,
+    separation,
     steering,
     topology,
     uapi,
@@ -28,7 +29,7 @@ from rxlane.items import CPUS, DEFER, FLUSH, MODES, SUSPEND, THREADED
 from rxlane.model import Index, Lane, Link, Snapshot, lanes
 from rxlane.placer import Placer, starts
 from rxlane.plan import WHOLE, Plan, Target
-from rxlane.sections import Policy, Section
+from rxlane.sections import FlowSteering, Policy, Section
 from rxlane.settings import View
 from rxlane.wanted import Wanted
 from rxlane.whole import whole
@@ -55,10 +56,15 @@ def decide(snapshot: Snapshot, policy: Policy, view: View | None = None) -> Plan
     draft = Draft(view, Index.of(future), present)
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
-    placed = assigned(future, policy.irq)
-    placer = Placer(future.topology, starts(link for _, link in (*devices, *placed)))
+    placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
+    placer = Placer(future.topology, starts(link for _, link in placed))
     _lay_out(draft, placer if (stood := _stand(draft, placer, policy)) is None else stood, policy)
     return draft.plan()
+
+
+def _separated(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]]:
+    """Return the devices whose rx threads are laid out."""
+    return [one for one in assigned(host, policy.steering) if one[0].separates]
 
 
 def _stand(draft: Draft, placer: Placer, policy: Policy) -> Placer | None:
@@ -89,19 +95,23 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
         threaded.extend(_device(draft, section, link))
     chosen = placement.place(draft, placer, threaded)
     interrupts = assigned(snapshot, policy.irq)
-    layout.place(draft, placer, interrupts, _bound(draft, threaded))
+    bound = _bound(draft, threaded)
+    layout.place(draft, placer, interrupts, bound)
     handlers, present = irqthreads.plan(draft, interrupts)
-    placement.check_realtime(placer.topology, [*chosen, *handlers])
-    dangers.check_threads(snapshot, [*chosen, *handlers], present)
+    steered = assigned(snapshot, policy.steering)
+    helpers = separation.plan(draft, placer, steered, bound)
+    placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers])
+    dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present)
     flows = placer.fork(snapshot.topology)
-    busy = {cpus[0] for one, cpus in chosen if one.exclusive and len(cpus) == 1}
+    busy = {cpus[0] for one, cpus in (*chosen, *helpers) if one.exclusive and len(cpus) == 1}
     if any(section.idle_siblings for section in policy.irq):
         beside = topology.siblings(snapshot.topology, busy)
         # Idle siblings are a wish; the kernel's own work must have a CPU.
         if set(snapshot.topology.housekeeping) - busy - beside:
             flows.polled.update(beside)
             busy |= beside
-    steering.steer(draft, flows, assigned(snapshot, policy.steering), policy.steering)
+    steering.steer(draft, flows, steered, policy.steering)
+    separation.exclude(draft, steered)
     vmhost.plan(draft, policy.steering)
     dangers.check_sockets(draft, threaded)
     housekeeping.keep(draft, policy.irq, busy)

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import OFF, Value
+from rxlane.items import OFF, RX_THREADS, Value
 from rxlane.model import Index, Link, Snapshot, Topology
-from rxlane.plan import Change, Plan, Skip, Target, disruption
+from rxlane.plan import WHOLE, Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
 
@@ -53,6 +53,11 @@ class Draft:
     def wanted(self, target: Target) -> Value | None:
         """Return the value that this plan gives the setting, None when it leaves it alone."""
         return self._wanted.get(target)
+
+    def separated(self, link: Link) -> int:
+        """Return how many rx threads the device will have: with any, it has no RPS and no RFS."""
+        count = self.wanted(Target(link.name, WHOLE, RX_THREADS))
+        return int((link.rx_threads if count is None else count) or 0)
 
     def stands(self, target: Target) -> tuple[int, ...] | None:
         """Return the CPUs that the setting has in the layout of the whole host."""

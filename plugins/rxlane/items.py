@@ -25,9 +25,13 @@ VHOST_CPUS = "vhost-cpus"  # CPU list; of a tap's vhost thread, counted from 0
 RFS = "rps-flow-cnt"  # entries, a power of two, or 0
 XPS = "xps-cpus"  # CPU list, or off; of a TX queue
 XPS_RXQS = "xps-rxqs"  # queue list, or off; of a TX queue
+RX_THREADS = "rx-threads"  # count, 0 for none; of a device
+RX_THREAD_CPUS = "rx-thread-cpus"  # CPU list, or kernel; of a device's rx thread, counted from 0
+RX_THREAD_SCHED = "rx-thread-sched"  # as thread-sched
 
 OFF = "off"  # an empty CPU or queue list
 ON = "on"
+KERNEL = "kernel"  # the kernel reserves a CPU, and another one at CPU hotplug
 
 # Settings of a whole device that its driver keeps, by ethtool's names.
 CHANNELS_RX = "channels-rx"  # receive-only queues
@@ -62,34 +66,45 @@ IRQ_ITEMS = (IRQ_CPUS, TX_IRQ_CPUS)
 NAPI_ITEMS = (THREADED, DEFER, FLUSH, SUSPEND)
 IRQ_THREAD_ITEMS = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED)
 # What each mode's threads have; the threads come and go with the mode.
-THREADS_OF = {THREADED: (CPUS, SCHED), IRQ_THREADED: IRQ_THREAD_ITEMS}
+RX_THREAD_ITEMS = (RX_THREAD_CPUS, RX_THREAD_SCHED)
+THREADS_OF = {
+    THREADED: (CPUS, SCHED),
+    IRQ_THREADED: IRQ_THREAD_ITEMS,
+    RX_THREADS: RX_THREAD_ITEMS,
+}
 THREAD_ITEMS = tuple(item for items in THREADS_OF.values() for item in items)
 MODE_OF = {item: mode for mode, items in THREADS_OF.items() for item in items}
 XPS_ITEMS = (XPS, XPS_RXQS)
 TX_ITEMS = (*XPS_ITEMS, TX_IRQ_CPUS)
 STEERING_ITEMS = (RPS, RFS, *XPS_ITEMS)
-RX_ITEMS = (IRQ_CPUS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS, RPS, RFS)  # of one receive queue
+# Settings of one receive queue.
+RX_ITEMS = (IRQ_CPUS, IRQ_THREADED, *NAPI_ITEMS, CPUS, SCHED, *IRQ_THREAD_ITEMS, RPS, RFS)
+SEPARATION_ITEMS = (RX_THREADS, *RX_THREAD_ITEMS)  # of a device and its rx threads
 NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
 CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
 HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
 # Settings that cost most to read, a file or a request each: read only where they matter.
-COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *ETHTOOL_ITEMS, VHOST_CPUS))
+COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *SEPARATION_ITEMS, *ETHTOOL_ITEMS, VHOST_CPUS))
 CHEAP_ITEMS = frozenset((*RX_ITEMS, *IRQ_ITEMS, *HOST_ITEMS)) - COSTLY_ITEMS
 EVERY_ITEM = CHEAP_ITEMS | COSTLY_ITEMS
 # The one order of writing: first what makes queues, and what resets them; a NAPI's first poll
 # finds its IRQ placed, threads exist once their mode is set, and flows are steered only when every
-# queue has its place.
+# queue has its place. RPS and rx threads exclude each other on a device: the latter are in two
+# phases, in the first when they go.
 PHASES = (
     CHANNEL_ITEMS,
     RING_ITEMS,
     COALESCE_ITEMS,
     (*IRQ_ITEMS, IRQ_THREADED),
     NAPI_ITEMS,
-    THREAD_ITEMS,
+    (CPUS, SCHED, *IRQ_THREAD_ITEMS),
     (VHOST_CPUS,),
     FEATURE_ITEMS,
+    (RX_THREADS,),
     STEERING_ITEMS,
+    (RX_THREADS,),
+    RX_THREAD_ITEMS,
     HOST_ITEMS,
 )
 

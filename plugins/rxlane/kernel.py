@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import resource
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, hostfiles, observe, processors, rss, threads, uapi
+from rxlane import cpulist, helpers, hostfiles, observe, processors, rss, threads, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
 from rxlane.items import (
@@ -22,12 +23,17 @@ from rxlane.items import (
     IRQ_THREAD_CPUS,
     IRQ_THREAD_ITEMS,
     IRQ_THREAD_SCHED,
+    KERNEL,
     MODES,
     OFF,
     ON,
     REALTIME,
     RFS,
     RPS,
+    RX_THREAD_CPUS,
+    RX_THREAD_ITEMS,
+    RX_THREAD_SCHED,
+    RX_THREADS,
     SCHED,
     SUSPEND,
     THREADED,
@@ -49,7 +55,11 @@ NAPI_ATTRIBUTE = {
     FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
     SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
 }
-DEVICE_FILE = {THREADED: "threaded", DEFER: "napi_defer_hard_irqs", FLUSH: "gro_flush_timeout"}
+DEVICE_FILE = {
+    THREADED: "threaded",
+    DEFER: "napi_defer_hard_irqs",
+    FLUSH: "gro_flush_timeout",
+}
 QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
 # What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
@@ -177,6 +187,9 @@ class Linux:
         """Set device-wide sysfs files; the name is checked to be still this device's."""
         for item, value in values.items():
             self._check(link)
+            if item == RX_THREADS:
+                helpers.write_count(self._sysfs, link.name, int(value))
+                continue
             path = f"sys/class/net/{link.name}/{DEVICE_FILE[item]}"
             self._sysfs.write(path, str(_number(item, value)))
 
@@ -219,7 +232,11 @@ class Linux:
             self._check(link)
             kind = "tx" if item in TX_ITEMS else "rx"
             base = f"sys/class/net/{link.name}/queues/{kind}-{queue}"
-            self._sysfs.write(f"{base}/{QUEUE_FILE[item]}", _steering_text(item, value))
+            try:
+                self._sysfs.write(f"{base}/{QUEUE_FILE[item]}", _steering_text(item, value))
+            except RxlaneError as error:
+                helpers.explain_busy(error, link.name)
+                raise
 
     def write_tunables(self, link: Link, values: Values) -> None:
         """Set any of ETHTOOL_ITEMS; UNSUPPORTED when the driver has no such setting."""
@@ -233,7 +250,7 @@ class Linux:
         self._sysfs.write(hostfiles.path(name), text)
 
     def write_thread(self, pid: int, values: Values) -> None:
-        """Set CPU and class of a NAPI's or an IRQ's thread, checked just before to be one.
+        """Set CPU and class of a NAPI's, an IRQ's or an rx thread, checked just before to be one.
 
         Of a vhost thread the CPUs.
 
@@ -245,19 +262,32 @@ class Linux:
                 raise RxlaneError(Kind.KERNEL, f"pid {pid} is no vhost thread any more")
             threads.set_cpus(pid, cpulist.parse(str(values[VHOST_CPUS])))
             return
-        of_irq = not values.keys().isdisjoint(IRQ_THREAD_ITEMS)
-        found = threads.identify(self._sysfs, pid, threads.IRQ if of_irq else threads.NAPI)
+        kind, cpus, sched = _sort(values)
+        found = threads.identify(self._sysfs, pid, kind)
         if found is None:
-            raise RxlaneError(Kind.KERNEL, f"pid {pid} is no NAPI's or IRQ's thread any more")
-        cpus, sched = (IRQ_THREAD_CPUS, IRQ_THREAD_SCHED) if of_irq else (CPUS, SCHED)
+            problem = f"pid {pid} is no NAPI's, IRQ's or rx thread any more"
+            raise RxlaneError(Kind.KERNEL, problem)
         realtime = str(values.get(sched, "")).partition(":")[0] in REALTIME
         for item in (cpus, sched) if realtime else (sched, cpus):
             if item not in values:
                 continue
             if item == cpus:
-                threads.set_cpus(pid, cpulist.parse(str(values[item])))
+                threads.set_cpus(pid, self._cpus(values[item]))
             else:
                 threads.set_sched(pid, found[2], str(values[item]))
+
+    def _cpus(self, value: Value) -> tuple[int, ...]:
+        """Return the CPUs of a list; all that there can be leave the choice to the kernel."""
+        return processors.possible(self._sysfs) if value == KERNEL else cpulist.parse(str(value))
+
+
+def _sort(values: Values) -> tuple[re.Pattern[str], str, str]:
+    """Return what the thread of these settings is called, and the items of its CPUs and class."""
+    if not values.keys().isdisjoint(IRQ_THREAD_ITEMS):
+        return threads.IRQ, IRQ_THREAD_CPUS, IRQ_THREAD_SCHED
+    if not values.keys().isdisjoint(RX_THREAD_ITEMS):
+        return threads.RX, RX_THREAD_CPUS, RX_THREAD_SCHED
+    return threads.NAPI, CPUS, SCHED
 
 
 def _with_rss(host: Snapshot) -> Snapshot:

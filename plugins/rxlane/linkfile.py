@@ -23,12 +23,17 @@ from rxlane.items import (
     IRQ_THREAD_CPUS,
     IRQ_THREAD_SCHED,
     IRQ_THREADED,
+    KERNEL,
     NTUPLE,
     OFF,
     REALTIME,
     RFS,
     RPS,
     RX_ITEMS,
+    RX_THREAD_CPUS,
+    RX_THREAD_ITEMS,
+    RX_THREAD_SCHED,
+    RX_THREADS,
     SCHED,
     SUSPEND,
     THREADED,
@@ -79,7 +84,7 @@ def _cpus(option: str, words: Sequence[str]) -> Callable[[Values], Iterator[Opti
 
     def tries(values: Values) -> Iterator[Options]:
         lists = {str(value) for value in values.values()}
-        if OFF not in lists:
+        if lists.isdisjoint((OFF, KERNEL)):
             every = cpulist.render(n for text in lists for n in cpulist.parse(text))
             yield {option: every}
             if option == "thread_cpus" and len(lists) == 1:
@@ -89,14 +94,24 @@ def _cpus(option: str, words: Sequence[str]) -> Callable[[Values], Iterator[Opti
     return tries
 
 
-def _sched(values: Values) -> Iterator[Options]:
-    for text in {str(value) for value in values.values()}:
-        name, _, numbers = text.partition(":")
-        first = numbers.partition(":")[0]
-        number = {"thread_priority" if name in REALTIME else "thread_nice": first}
-        options = {"thread_policy": name, **(number if name != "idle" else {})}
-        yield options
-        yield {**options, "allow_realtime_cpu0": "1"}
+def _sched(prefix: str = "") -> Callable[[Values], Iterator[Options]]:
+    """Try the class. prefix: what its options begin with."""
+
+    def tries(values: Values) -> Iterator[Options]:
+        for text in {str(value) for value in values.values()}:
+            name, _, numbers = text.partition(":")
+            first = numbers.partition(":")[0]
+            level = "thread_priority" if name in REALTIME else "thread_nice"
+            options = {f"{prefix}thread_policy": name}
+            options |= {f"{prefix}{level}": first} if name != "idle" else {}
+            yield options
+            yield {**options, f"{prefix}allow_realtime_cpu0": "1"}
+
+    return tries
+
+
+def _count(values: Values) -> Iterator[Options]:
+    yield from ({"rx_threads": str(value) if value else OFF} for value in values.values())
 
 
 def _same(option: str) -> Callable[[Values], Iterator[Options]]:
@@ -126,11 +141,14 @@ def _steps(view: View) -> tuple[Step, ...]:
         Step(NAPI, (THREADED,), _modes),
         *(Step(NAPI, (i,), _same(i.replace("-", "_"))) for i in (DEFER, FLUSH, SUSPEND)),
         Step(NAPI, (CPUS,), _cpus("thread_cpus", PLACEMENTS)),
-        Step(NAPI, (SCHED,), _sched),
+        Step(NAPI, (SCHED,), _sched()),
         Step(IRQ_LAYOUT, (IRQ_CPUS,), _cpus("irq_cpus", PLACEMENTS)),
         Step(IRQ_LAYOUT, (IRQ_THREADED,), _modes),
         Step(IRQ_LAYOUT, (IRQ_THREAD_CPUS,), _cpus("thread_cpus", (AUTO,))),
-        Step(IRQ_LAYOUT, (IRQ_THREAD_SCHED,), _sched),
+        Step(IRQ_LAYOUT, (IRQ_THREAD_SCHED,), _sched()),
+        Step(FLOW_STEERING, (RX_THREADS,), _count),
+        Step(FLOW_STEERING, (RX_THREAD_CPUS,), _cpus("rx_thread_cpus", (KERNEL, *PLACEMENTS))),
+        Step(FLOW_STEERING, (RX_THREAD_SCHED,), _sched("rx_")),
         Step(FLOW_STEERING, (RPS,), _cpus("rps", (OFF, AUTO, NUMA_LOCAL))),
         Step(FLOW_STEERING, (RFS,), _flows(view)),
         Step(FLOW_STEERING, (NTUPLE,), _same("arfs")),
@@ -153,8 +171,10 @@ class _Search:
     def values(self, item: str) -> dict[int, Value]:
         """Return what the queues to be laid out have of an item, the device's under WHOLE."""
         link = self._link
-        if item == NTUPLE:
+        if item in (NTUPLE, RX_THREADS):
             queues: Iterable[int] = (WHOLE,)
+        elif item in RX_THREAD_ITEMS:
+            queues = (helper.number for helper in link.helpers)
         else:
             kind = "rx" if item in RX_ITEMS else "tx"
             queues = (q.index for q in link.queues if q.kind == kind)
@@ -175,7 +195,8 @@ class _Search:
             if self._nothing(trial):
                 self.options = trial
                 return
-        shown = ", ".join(f"queue {queue}: {value}" for queue, value in values.items())
+        what = "thread" if item in RX_THREAD_ITEMS else "queue"
+        shown = ", ".join(f"{what} {number}: {value}" for number, value in values.items())
         self.missing.append(f"{item}: no property gives {shown}")
 
     def _nothing(self, options: Mapping[str, Options]) -> bool:

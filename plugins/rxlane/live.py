@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rxlane import rates
-from rxlane.items import CHEAP_ITEMS
+from rxlane.items import CHEAP_ITEMS, SEPARATION_ITEMS
 from rxlane.model import Link, Snapshot
 from rxlane.rates import Sample
 from rxlane.table import Style
@@ -42,8 +42,8 @@ def watch(wanted: Wanted, out: TextIO) -> None:
     from rxlane.counters import Counters
     from rxlane.kernel import Linux
 
-    kernel = Linux()
-    loop(wanted, out, lambda: kernel.observe(wanted.devices, CHEAP_ITEMS), Counters(), time.sleep)
+    kernel, items = Linux(), CHEAP_ITEMS | {*SEPARATION_ITEMS}
+    loop(wanted, out, lambda: kernel.observe(wanted.devices, items), Counters(), time.sleep)
 
 
 def loop(

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rxlane import marks
+from rxlane.codec import to_plain
 from rxlane.marks import Mark
-from rxlane.model import Index, Lane, Link, Queue, Snapshot, Thread, lanes
+from rxlane.model import Helper, Index, Lane, Link, Queue, Snapshot, Thread, lanes
 
 
 def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
@@ -41,6 +42,7 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             "tunables": {
                 t.item: present({"value": t.value, "highest": t.top}) for t in link.tunables
             },
+            "rx-threads": None if link.rx_threads is None else _helpers_plain(link),
             "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
             "marks": [
                 {"queue": mark.queue, "kind": mark.kind, "text": mark.text}
@@ -50,6 +52,19 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             "tx-queues": [_sender_plain(q) for q in link.queues if q.kind == "tx"],
         }
     )
+
+
+def _helpers_plain(link: Link) -> dict[str, Any]:
+    return {"count": link.rx_threads, "threads": [_helper_plain(h) for h in link.helpers]}
+
+
+def _helper_plain(helper: Helper) -> dict[str, Any]:
+    """Return an rx thread; reserved-cpu is absent where somebody set the thread's CPUs."""
+    thread, plain = helper.thread, {"number": helper.number, "reserved-cpu": helper.reserved}
+    counters = {} if helper.handled is None else to_plain(helper.handled)
+    plain |= {name.replace("_", "-"): value for name, value in counters.items()}
+    own = {} if thread is None else {"pid": thread.pid, "thread": _thread_plain(thread)}
+    return present({**plain, **own})
 
 
 def _sender_plain(queue: Queue) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A kernel thread that polls a NAPI, by itself or as an interrupt's thread."""
+    """A kernel thread of a lane: of a NAPI, an interrupt or a tap, or an rx thread."""
 
     pid: int
     name: str
@@ -133,11 +133,42 @@ class Rss:
 
 
 @dataclass(frozen=True, slots=True)
+class Handled:
+    """What an rx thread has handled since its device was made, and what waits for it.
+
+    backlog in packets, backlog_bytes in bytes. flows: values of 10 bits of the flow hash in the
+    last second, so at least so many flows.
+    """
+
+    packets: int | None = None
+    batches: int | None = None
+    wakeups: int | None = None
+    dropped: int | None = None
+    backlog: int | None = None
+    backlog_bytes: int | None = None
+    flows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """An rx thread: it takes its share of a device's flows from all receive queues.
+
+    reserved: the CPU that the kernel chose, None where somebody set the thread's own. handled is
+    for people and recordings: nothing is planned by it.
+    """
+
+    number: int
+    thread: Thread | None = None
+    reserved: int | None = None
+    handled: Handled | None = field(default=None, metadata=LATER)
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A network device. threaded, defer_hard_irqs and gro_flush_timeout are its sysfs files.
 
     below: the devices a virtual one stands on, such as the ports of a bond. vhosts: the kernel's
-    threads that serve a tap of a virtual machine.
+    threads that serve a tap of a virtual machine. rx_threads: how many helpers it is to have.
     """
 
     name: str
@@ -156,6 +187,8 @@ class Link:
     rss: Rss | None = field(default=None, metadata=LATER)
     tap: bool = field(default=False, metadata=LATER)
     vhosts: tuple[Thread, ...] = field(default=(), metadata=LATER)
+    rx_threads: int | None = field(default=None, metadata=LATER)
+    helpers: tuple[Helper, ...] = field(default=(), metadata=LATER)
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import devices, hostfiles, interrupts, logins, rtnetlink, threads, vms
+from rxlane import devices, helpers, hostfiles, interrupts, logins, rtnetlink, threads, vms
 from rxlane import uapi as u
 from rxlane.items import (
     EVERY_ITEM,
@@ -15,6 +15,8 @@ from rxlane.items import (
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
     NAPI_ITEMS,
+    RX_THREAD_ITEMS,
+    SEPARATION_ITEMS,
     SYSCTL_ITEMS,
     THREAD_ITEMS,
     THREADED,
@@ -36,7 +38,7 @@ DEVICE_WIDE = (
     u.NETDEV_A_NAPI_THREADED,
 )
 # Settings of NAPIs and of what is found by them.
-BY_NAPI = frozenset((*IRQ_ITEMS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS))
+BY_NAPI = frozenset((*IRQ_ITEMS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS)) - {*RX_THREAD_ITEMS}
 BY_IRQ = frozenset((*IRQ_ITEMS, IRQ_THREADED, *IRQ_THREAD_ITEMS))
 
 
@@ -62,6 +64,8 @@ def observe(
     rows = [r for r in everything if names is None or r.name in names]
     wide = items is None or _sets_whole_devices(capabilities)
     links = _links(sysfs, netdev, rows, asked, tunables or {}, wide)
+    if asked & {*SEPARATION_ITEMS}:
+        links = tuple(helpers.with_helpers(sysfs, link, items is None) for link in links)
     vcpus: tuple[int, ...] = ()
     if VHOST_CPUS in asked:
         named = (replace(li, tap=not li.physical and vms.is_tap(sysfs, li.name)) for li in links)
@@ -159,6 +163,8 @@ def refresh(
     if tunables is not None:
         links = [replace(link, tunables=tunables.get(link.ifindex, ())) for link in links]
     links = [devices.with_steering(sysfs, link, asked) for link in links]
+    if asked & {*SEPARATION_ITEMS}:
+        links = [helpers.with_helpers(sysfs, link) for link in links]
     if VHOST_CPUS in asked:
         links = [
             replace(link, vhosts=vms.workers(sysfs, (t.pid for t in link.vhosts))) for link in links

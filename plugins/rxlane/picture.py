@@ -201,6 +201,10 @@ class _Maker:
         text = f"{link.driver or 'no driver'} \u00b7 {link.count('rx')} RX, {link.count('tx')} TX"
         if not link.napis:
             text += " \u00b7 no NAPI reported"
+        if link.helpers:
+            own_cpus = {n for h in link.helpers if h.thread is not None for n in h.thread.cpus}
+            on = f" on CPU {cpulist.render(own_cpus)}" if own_cpus else ""
+            text += f" \u00b7 {len(link.helpers)} rx threads{on}"
         card = Card(link.name, text, y, head=head)
         own = [place for place in self._places if place.link is link and place.lane.napi]
         worst = {m.queue: m.kind for m in reversed(self._found) if m.device == link.name}

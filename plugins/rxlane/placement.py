@@ -95,17 +95,22 @@ class _Chooser:
     def _pool(self, one: Wanted) -> tuple[int, ...]:
         kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
         if kind not in self._pools:
-            self._pools[kind] = topology.pool(self._host, *kind)
-        pool = self._pools[kind]
-        if not pool and one.realtime:
-            problem, remedy = topology.realtime_problem(self._host, self._online, False) or (
-                "there is no CPU for a real-time thread",
-                "give thread_cpus",
-            )
-            raise refuse(one, "thread_policy", problem, remedy)
+            self._pools[kind] = pool(self._host, one)
         return topology.restrict(
-            self._host, pool or self._online, one.section.placement, one.link.node
+            self._host, self._pools[kind], one.section.placement, one.link.node
         )
+
+
+def pool(host: Topology, one: Wanted) -> tuple[int, ...]:
+    """Return the CPUs that a thread like this one chooses from; REFUSED where none may have it."""
+    found = topology.pool(host, one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
+    if not found and one.realtime:
+        problem, remedy = topology.realtime_problem(host, host.online, False) or (
+            "there is no CPU for a real-time thread",
+            "give thread_cpus",
+        )
+        raise refuse(one, "thread_policy", problem, remedy)
+    return found or host.online
 
 
 def _fixed(lane: Lane) -> int | None:

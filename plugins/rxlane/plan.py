@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rxlane.items import MODE_OF, OFF, PHASES, RESET_ITEMS, THREADS_OF, TX_ITEMS, VHOST_CPUS, Value
+from rxlane.items import (
+    IRQ_THREADED,
+    MODE_OF,
+    OFF,
+    PHASES,
+    RESET_ITEMS,
+    RX_THREAD_ITEMS,
+    RX_THREADS,
+    THREADED,
+    TX_ITEMS,
+    VHOST_CPUS,
+    Value,
+)
 from rxlane.stored import FORMAT, LATER
 
 WHOLE = -1
@@ -16,7 +28,7 @@ HOST = ""  # no device has an empty name
 TUNED = "tuned"  # an owner of a journal
 
 # RESET_ITEMS: see disruption(); all else: none.
-DISRUPTION = dict.fromkeys(THREADS_OF, "thread-restart")
+DISRUPTION = dict.fromkeys((THREADED, IRQ_THREADED), "thread-restart")
 # virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
 PAUSING = frozenset({"virtio_net"})
 
@@ -35,8 +47,13 @@ class Target(NamedTuple):
     def __str__(self) -> str:
         if self.device == HOST:
             return self.item
-        kind = "tx" if self.item in TX_ITEMS else "vhost" if self.item == VHOST_CPUS else "rx"
+        kind = _KINDS.get(self.item, "rx")
         return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
+
+
+# What the number of a target counts, where it is no RX queue.
+_KINDS = dict.fromkeys(TX_ITEMS, "tx") | dict.fromkeys(RX_THREAD_ITEMS, "rx-thread")
+_KINDS[VHOST_CPUS] = "vhost"
 
 
 def disruption(item: str, driver: str) -> str:
@@ -50,6 +67,8 @@ def disruption(item: str, driver: str) -> str:
 
 
 _PHASE = {item: number for number, items in enumerate(PHASES, 1) for item in items}
+# Of what has two phases, the one in which it is switched off.
+_OFF_PHASE = {i: n for n, items in reversed(list(enumerate(PHASES, 1))) for i in items}
 
 
 def phases(values: Mapping[Target, Value]) -> list[list[Target]]:
@@ -59,20 +78,34 @@ def phases(values: Mapping[Target, Value]) -> list[list[Target]]:
     last one had must have the originals to give.
     """
     found: list[list[Target]] = [[] for _ in range(len(PHASES) + 1)]
-    for target in values:
-        phase = 0 if ends(target, values) else _PHASE.get(target.item)
+    for target, value in values.items():
+        order = _OFF_PHASE if value == 0 else _PHASE
+        phase = 0 if ends(target, values) else order.get(target.item)
         if phase is not None:
             found[phase].append(target)
     return [targets for targets in found if targets]
 
 
 def ends(target: Target, values: Mapping[Target, Value]) -> bool:
-    """True for a setting of a thread that ends with its mode of these values."""
+    """True for a setting of a thread that ends with its mode, or its device's count, of these."""
+    return False in _told(target, values)
+
+
+def begins(target: Target, values: Mapping[Target, Value]) -> bool:
+    """True for a setting of a thread that there will be with one of these modes or counts."""
+    return True in _told(target, values)
+
+
+def _told(target: Target, values: Mapping[Target, Value]) -> set[bool]:
+    """Return whether the values call for the thread that the setting is of; empty: not told."""
     mode = MODE_OF.get(target.item)
     if mode is None:
-        return False
-    own, whole = Target(target.device, target.queue, mode), Target(target.device, WHOLE, mode)
-    return values.get(own) == OFF or values.get(whole) == OFF
+        return set()
+    owners = {Target(target.device, number, mode) for number in (target.queue, WHOLE)}
+    own = [values[owner] for owner in owners if owner in values]
+    if mode == RX_THREADS:
+        return {target.queue < int(count) for count in own}
+    return {value != OFF for value in own}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from rxlane.items import (
     BUSY_READ,
     COALESCE_ITEMS,
     FAIR,
+    KERNEL,
     MODES,
     OFF,
     ON,
@@ -25,7 +26,16 @@ from rxlane.items import (
     SWITCHES,
 )
 from rxlane.options import Option, Reader
-from rxlane.sections import MAX, RFS_AUTO, FlowSteering, IrqLayout, ModeRule, Policy, Section
+from rxlane.sections import (
+    MAX,
+    RFS_AUTO,
+    THREADS_AUTO,
+    FlowSteering,
+    IrqLayout,
+    ModeRule,
+    Policy,
+    Section,
+)
 from rxlane.topology import AUTO, NUMA_LOCAL, PLACEMENTS
 
 MAX_FLOWS = 1 << 24  # a table of 64 MB; the kernel takes 1 << 29
@@ -85,6 +95,12 @@ STEERING_OPTIONS = (
     Option("rps", "CPUs that process received packets: off, auto, numa-local or a list"),
     Option("rfs", "steer flows to their application's CPU: off, auto or table entries"),
     Option("arfs", "on or off: the NIC's filters bring a flow to its application's queue"),
+    Option("rx_threads", "threads of a device that process what it received: off, auto or a count"),
+    Option("rx_thread_cpus", "CPUs for the rx threads: a list, as thread_cpus, or kernel"),
+    Option("rx_thread_policy", "scheduling class of the rx threads"),
+    Option("rx_thread_priority", "real-time priority 1..98 of the rx threads"),
+    Option("rx_thread_nice", "nice level -20..19 of the rx threads"),
+    Option("rx_allow_realtime_cpu0", "1 permits real-time rx threads on CPU 0"),
     Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
     Option("vhost_cpus", "CPUs for the taps' vhost threads: auto (not the vCPUs') or a list"),
     Option("tap_rps", "CPUs that process what taps received: off or a list"),
@@ -185,22 +201,25 @@ def _placement(read: Reader, option: str) -> str:
     return text if text in PLACEMENTS else AUTO
 
 
-def _sched(read: Reader) -> str | None:
-    policy = read.choice("thread_policy", FAIR + REALTIME)
-    priority = read.integer("thread_priority", 1, 98)
-    nice = read.integer("thread_nice", -20, 19)
+def _sched(read: Reader, prefix: str = "") -> str | None:
+    """Read the class of a section's threads from three options, whose names begin so."""
+    names = (f"{prefix}thread_{name}" for name in ("policy", "priority", "nice"))
+    of_policy, of_priority, of_nice = names
+    policy = read.choice(of_policy, FAIR + REALTIME)
+    priority = read.integer(of_priority, 1, 98)
+    nice = read.integer(of_nice, -20, 19)
     if policy in REALTIME:
         if nice is not None:
-            raise read.fail("thread_nice", f"has no meaning with {policy}", "leave it empty")
+            raise read.fail(of_nice, f"has no meaning with {policy}", "leave it empty")
         if priority is None:
-            remedy = "set thread_priority to 1..98"
-            raise read.fail("thread_policy", "needs a priority", remedy)
+            remedy = f"set {of_priority} to 1..98"
+            raise read.fail(of_policy, "needs a priority", remedy)
         return f"{policy}:{priority}"
     if priority is not None:
-        remedy = "set thread_policy to fifo or rr, or leave thread_priority empty"
-        raise read.fail("thread_priority", "needs a real-time class", remedy)
+        remedy = f"set {of_policy} to fifo or rr, or leave {of_priority} empty"
+        raise read.fail(of_priority, "needs a real-time class", remedy)
     if policy == "idle" and nice is not None:
-        raise read.fail("thread_nice", "has no meaning with idle", "leave it empty")
+        raise read.fail(of_nice, "has no meaning with idle", "leave it empty")
     if policy is None and nice is None:
         return None
     return f"{policy or 'other'}:{nice or 0}"
@@ -282,6 +301,7 @@ def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]
     read = Reader(name, options)
     read.reject_unknown(names(FLOW_STEERING))
     rps, rps_cpus = _rps(read)
+    rx_threads = _rx_threads(read)
     return FlowSteering(
         name=name,
         devices=tuple(devices),
@@ -293,6 +313,12 @@ def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]
         tap_rps=_list_or(read, "tap_rps", OFF),
         xps=read.choice("xps", (OFF, "auto", "rxqs")),
         sysctls=_sysctls(read),
+        rx_threads=rx_threads,
+        rx_cpus=_rx_cpus(read),
+        rx_placement=_placement(read, "rx_thread_cpus"),
+        rx_kernel=read.get("rx_thread_cpus") == KERNEL,
+        rx_sched=_sched(read, "rx_"),
+        rx_realtime_cpu0=_allowed(read, "rx_allow_realtime_cpu0"),
         text=read.text(),
     )
 
@@ -312,6 +338,29 @@ def _list_or(read: Reader, name: str, word: str) -> tuple[int, ...] | None:
     if text in ("", word):
         return () if text else None
     return read.cpus(name, word)
+
+
+def _rx_threads(read: Reader) -> int | None:
+    """Read the count; RPS or RFS beside it is refused, as the kernel would."""
+    text = read.get("rx_threads")
+    if text in (OFF, AUTO):
+        count: int | None = 0 if text == OFF else THREADS_AUTO
+    else:
+        count = read.integer("rx_threads", 1, cpulist.HIGHEST)
+    for other in ("rps", "rfs") if count else ():
+        value = read.get(other)
+        if value not in ("", OFF):
+            problem = f"excludes {other}={printable(value)}: a device's packets take one way"
+            raise read.fail("rx_threads", problem, f"set {other}=off, or rx_threads=off")
+    return count
+
+
+def _rx_cpus(read: Reader) -> tuple[int, ...] | None:
+    text = read.get("rx_thread_cpus")
+    if not text or text == KERNEL:
+        return None
+    words = ", ".join((*PLACEMENTS, KERNEL))
+    return () if text in PLACEMENTS else read.cpus("rx_thread_cpus", words)
 
 
 def _rfs(read: Reader) -> int | None:

@@ -33,6 +33,11 @@ def topology(sysfs: Sysfs) -> Topology:
     )
 
 
+def possible(sysfs: Sysfs) -> tuple[int, ...]:
+    """Return every CPU that this kernel can ever have."""
+    return sysfs.cpus(f"{CPU}/possible")
+
+
 def _node_cpus(sysfs: Sysfs, node: str) -> set[int]:
     """Return a node's CPUs: cpulist has those online, links to them stay while they are offline."""
     links = (re.fullmatch(r"cpu(\d+)", name) for name in sysfs.names(f"{NODE}/{node}"))

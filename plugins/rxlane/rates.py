@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rxlane import helperrows
+from rxlane.cells import number, policy_text, short_list
 from rxlane.mapjson import present
 from rxlane.marks import Place, places
-from rxlane.model import Link, Snapshot
-from rxlane.table import MODE_WORDS, PLAIN, Style, policy_text, short_list
+from rxlane.model import Handled, Link, Snapshot
+from rxlane.table import MODE_WORDS, PLAIN, Style
 
 HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thread CPU")
 BAR = 10  # characters of a whole CPU
@@ -33,12 +35,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Counters at one moment, in seconds of a steady clock. seconds: CPU time by pid."""
+    """Counters at one moment, in seconds of a steady clock.
+
+    seconds: CPU time by pid. handled: of rx threads, by device and number.
+    """
 
     at: float
     counts: Mapping[str, Counts]
     interrupts: Mapping[int, int]
     seconds: Mapping[int, float]
+    handled: Mapping[tuple[str, int], Handled] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ def screen(
         lines.append(_head(link, before, after, counts, style))
         rows = [HEADINGS, *(_row(rate) for rate in rates(snapshot, link, before, after))]
         lines += _table(rows, style)
+        span = after.at - before.at
+        lines += helperrows.rate_table(link, before.handled, after.handled, span)
     return "\n".join(lines) + "\n"
 
 
@@ -115,11 +123,7 @@ def _head(link: Link, before: Sample, after: Sample, counts: Counts, style: Styl
     if past is not None and past.total is not None and counts.total is not None:
         rate = _gain({0: past.total}, {0: counts.total}, 0, after.at - before.at)
     name = style.paint(link.name, "heading")
-    return f"{name}: {_number(rate)} packets/s, {SOURCE[counts.source]}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+    return f"{name}: {number(rate)} packets/s, {SOURCE[counts.source]}"
 
 
 def _row(rate: Rate) -> tuple[str, ...]:
@@ -130,8 +134,8 @@ def _row(rate: Rate) -> tuple[str, ...]:
         MODE_WORDS.get(lane.polled, "-"),
         short_list(rate.place.poll_cpus, 11),
         policy_text(lane.poller or lane.thread),
-        _number(rate.packets),
-        _number(rate.interrupts),
+        number(rate.packets),
+        number(rate.interrupts),
         share.rstrip(),
     )
 
@@ -142,12 +146,12 @@ RIGHT = (4, 5)
 def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     lines = []
-    for number, row in enumerate(rows):
+    for at, row in enumerate(rows):
         cells = [
             cell.rjust(width) if i in RIGHT else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        if number:
+        if at:
             cells[1] = style.paint(cells[1], row[1])
             if style.unicode:
                 cells[-1] = cells[-1].replace("#", "\u2588")
@@ -173,4 +177,27 @@ def plain(
         for link in links
         for rate in rates(snapshot, link, before, after)
     ]
-    return {"seconds": after.at - before.at, "lanes": lanes}
+    threads = [one for link in links for one in _helpers(link, before, after)]
+    found = {"seconds": after.at - before.at, "lanes": lanes}
+    return found | ({"rx-threads": threads} if threads else {})
+
+
+def _helpers(link: Link, before: Sample, after: Sample) -> Iterator[dict[str, Any]]:
+    """Yield what each rx thread of a device did; flows and backlog are those of the end."""
+    for helper in link.helpers:
+        key, nothing = (link.name, helper.number), helperrows.NOTHING
+        last, pid = after.handled.get(key, nothing), helper.thread and helper.thread.pid
+        span = after.at - before.at
+        dropped, packets = helperrows.gained(before.handled.get(key, nothing), last, span)
+        cpu = _gain(before.seconds, after.seconds, pid, span)
+        yield present(
+            {
+                "device": link.name,
+                "thread": helper.number,
+                "packets": packets,
+                "dropped": dropped,
+                "backlog": last.backlog,
+                "flows": last.flows,
+                "cpu": None if cpu is None else min(cpu, 1.0),
+            }
+        )

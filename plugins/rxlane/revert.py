@@ -11,9 +11,21 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rxlane.items import IRQ_ITEMS, MODE_OF, RESET_ITEMS, THREAD_ITEMS, THREADS_OF, Value
+from rxlane.items import IRQ_ITEMS, RESET_ITEMS, RX_THREADS, THREAD_ITEMS, THREADS_OF, Value
 from rxlane.model import Link, Snapshot
-from rxlane.plan import HOST, WHOLE, Change, Entry, Journal, Plan, Target, disruption, ends, phases
+from rxlane.plan import (
+    HOST,
+    WHOLE,
+    Change,
+    Entry,
+    Journal,
+    Plan,
+    Target,
+    begins,
+    disruption,
+    ends,
+    phases,
+)
 from rxlane.settings import View
 
 REASON = "original value"
@@ -112,8 +124,8 @@ def carry(
     back = _back(
         {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view
     )
-    ending = {c.target for c in back if c.target.item in THREADS_OF and c.after == "off"}
-    changes = [c for c in plan.changes if not _of_thread(c.target, ending)]
+    ending = _goals(back)
+    changes = [c for c in plan.changes if not ends(c.target, ending)]
     entries = known | {
         t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None
     }
@@ -136,16 +148,16 @@ def carry(
 def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Change]:
     """Return the changes that bring back what an earlier apply wrote and nobody wants now."""
     back: list[Change] = []
-    # Lanes whose mode creates a thread, which is to get what the thread before it had.
-    reviving = {c.target for c in plan.changes if c.target.item in THREADS_OF and c.after != "off"}
+    # Modes that create threads, which are to get what the threads before them had.
+    reviving = {c.target: c.after for c in plan.changes if c.target.item in THREADS_OF}
     for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
         if entry.before is None or found == entry.before:
             continue
-        if found is None and not _of_thread(target, reviving):
+        if found is None and not begins(target, reviving):
             continue  # a thread that is gone needs nothing; a device that is down keeps its entry
-        if target.item in THREADS_OF and entry.before != "off":
-            reviving.add(target)
+        if target.item in THREADS_OF:
+            reviving[target] = entry.before
         link = view.links.get(target.device)
         price = disruption(target.item, "" if link is None else link.driver)
         back.append(Change(target, found, entry.before, REASON, price))
@@ -163,15 +175,6 @@ def _altered(entries: Iterable[Entry], unwanted: Collection[Target], view: View)
     )
 
 
-def _of_thread(target: Target, modes: Collection[Target]) -> bool:
-    """True for a thread setting whose thread comes or goes with one of these modes."""
-    mode = MODE_OF.get(target.item)
-    if mode is None or not modes:
-        return False
-    device = target.device
-    return Target(device, target.queue, mode) in modes or Target(device, WHOLE, mode) in modes
-
-
 def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
     """Yield entries for all that a driver may lose when it sets its queues up anew."""
     names = {c.target.device for c in changes if c.target.item in RESET_ITEMS}
@@ -186,14 +189,27 @@ def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int])
 def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int]) -> Iterable[Entry]:
     """Yield entries for threads that the plan ends: their CPU and class end with them."""
     for change in changes:
-        items = THREADS_OF.get(change.target.item, ())
-        if not items or change.after != "off":
+        if change.target.item != RX_THREADS and change.after != "off":
             continue
-        device, queue = change.target.device, change.target.queue
-        for own in (queue for name, queue in view.lanes if name == device):
-            if queue not in (own, WHOLE):
-                continue
-            for item in items:
-                value = view.read(Target(device, own, item))
-                if value is not None:
-                    yield Entry(device, index[device], own, item, value, None)
+        for target in threads_of(view, change.target):
+            value = view.read(target)
+            if value is not None and ends(target, {change.target: change.after}):
+                yield Entry(target.device, index[target.device], *target[1:], value, None)
+
+
+def threads_of(view: View, mode: Target) -> Iterable[Target]:
+    """Yield the settings of the threads that a mode, or a device's count of rx threads, is about.
+
+    None where the target is no such mode.
+    """
+    device, items = mode.device, THREADS_OF.get(mode.item, ())
+    if not items:
+        return
+    if mode.item == RX_THREADS:
+        link = view.links.get(device)
+        numbers = [] if link is None else [helper.number for helper in link.helpers]
+    elif mode.queue == WHOLE:
+        numbers = [queue for name, queue in view.lanes if name == device]
+    else:
+        numbers = [mode.queue] if (device, mode.queue) in view.lanes else []
+    yield from (Target(device, number, item) for number in numbers for item in items)

@@ -7,14 +7,14 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import stages
-from rxlane.items import CHEAP_ITEMS, RESET_ITEMS, THREAD_ITEMS
+from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
 from rxlane.revert import dormant, renamed
 from rxlane.settings import View
-from rxlane.verify import NO_THREAD, absence
+from rxlane.verify import NO_HELPER, NO_THREAD, absence
 from rxlane.writing import put_back
 
 
@@ -86,7 +86,8 @@ def _look(
     """
     own = {e.item for e in mine}
     if own.isdisjoint(RESET_ITEMS):
-        now = kernel.refresh(before, {e.device for e in mine}, own | {*THREAD_ITEMS})
+        asked = own | ({*THREAD_ITEMS} - COSTLY_ITEMS)
+        now = kernel.refresh(before, {e.device for e in mine}, asked)
         if not _waiting(now, mine):
             return {}
     return _waiting(kernel.observe(None, items), mine)
@@ -114,7 +115,7 @@ def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
                 result[entry.target] = f"is {found}, was {entry.before}"
             continue
         why = absence(view, entry.target)
-        needless = why == NO_THREAD or stages.gone(view, originals, entry.target)
+        needless = why in (NO_THREAD, NO_HELPER) or stages.gone(view, originals, entry.target)
         if not needless and entry.before is not None:
             result[entry.target] = why
     return result

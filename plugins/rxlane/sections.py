@@ -106,6 +106,9 @@ class FlowSteering(Named):
     table, 0 none, RFS_AUTO as many as the queues call for. arfs: on or off. xps: off, auto or
     rxqs. sysctls: (name, value) pairs. vhost_cpus: of all taps' vhost threads, empty for auto.
     tap_rps: of all taps, empty for off.
+    rx_threads: how many each device has, 0 none, THREADS_AUTO as many as there are CPUs for them.
+    rx_cpus, rx_placement, rx_sched: of these threads, as cpus, placement and sched of Section;
+    rx_kernel: the kernel chooses their CPUs.
     """
 
     rps: str | None = None
@@ -116,9 +119,22 @@ class FlowSteering(Named):
     arfs: str | None = None
     xps: str | None = None
     sysctls: tuple[tuple[str, int], ...] = ()
+    rx_threads: int | None = None
+    rx_cpus: tuple[int, ...] | None = None
+    rx_placement: str = "auto"
+    rx_kernel: bool = False
+    rx_sched: str | None = None
+    rx_realtime_cpu0: bool = False
+
+    @property
+    def separates(self) -> bool:
+        """True when anything is asked of rx threads."""
+        placed = self.rx_cpus is not None or self.rx_kernel
+        return self.rx_threads is not None or placed or self.rx_sched is not None
 
 
 RFS_AUTO = -1
+THREADS_AUTO = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,16 @@ from rxlane.items import (
     IRQ_THREAD_CPUS,
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
+    KERNEL,
     MODES,
     OFF,
     ON,
     RFS,
     RPS,
     RX_ITEMS,
+    RX_THREAD_CPUS,
+    RX_THREAD_ITEMS,
+    RX_THREADS,
     SCHED,
     SUSPEND,
     SWITCHES,
@@ -33,7 +37,7 @@ from rxlane.items import (
     XPS,
     Value,
 )
-from rxlane.model import Index, Irq, Lane, Link, Queue, Snapshot, Thread, lanes
+from rxlane.model import Helper, Index, Irq, Lane, Link, Queue, Snapshot, Thread, lanes
 from rxlane.plan import HOST, WHOLE, Target
 
 
@@ -110,6 +114,8 @@ class View:
             return None if sender is None else read_sender(sender, target.item)
         if target.item == VHOST_CPUS:
             return self._vhost(target)
+        if target.item in RX_THREAD_ITEMS:
+            return _read_helper(self.helper(target), target.item)
         if target.queue == WHOLE:
             link = self.links.get(target.device)
             return None if link is None else read_device(link, target.item)
@@ -126,6 +132,12 @@ class View:
         own = () if link is None else link.vhosts
         return own[target.queue] if 0 <= target.queue < len(own) else None
 
+    def helper(self, target: Target) -> Helper | None:
+        """Return a device's rx thread by its number."""
+        link = self.links.get(target.device)
+        own = () if link is None else link.helpers
+        return next((helper for helper in own if helper.number == target.queue), None)
+
 
 def read_device(link: Link, item: str) -> Value | None:
     if item in ETHTOOL_ITEMS:
@@ -134,7 +146,11 @@ def read_device(link: Link, item: str) -> Value | None:
     if item == THREADED:
         number = link.threaded
         return None if number is None or not 0 <= number < len(MODES) else MODES[number]
-    return {DEFER: link.defer_hard_irqs, FLUSH: link.gro_flush_timeout}.get(item)
+    return {
+        DEFER: link.defer_hard_irqs,
+        FLUSH: link.gro_flush_timeout,
+        RX_THREADS: link.rx_threads,
+    }.get(item)
 
 
 def shown(item: str, value: int) -> Value:
@@ -174,6 +190,14 @@ def read_lane(lane: Lane, item: str) -> Value | None:
         FLUSH: napi.gro_flush_timeout,
         SUSPEND: napi.irq_suspend_timeout,
     }.get(item)
+
+
+def _read_helper(helper: Helper | None, item: str) -> str | None:
+    if helper is None or helper.thread is None:
+        return None
+    if item == RX_THREAD_CPUS and helper.reserved is not None:
+        return KERNEL
+    return _read_thread(helper.thread, item == RX_THREAD_CPUS)
 
 
 def _read_thread(thread: Thread | None, cpus: bool) -> str | None:

@@ -20,6 +20,9 @@ from rxlane.items import (
     RESET_ITEMS,
     RFS,
     RPS,
+    RX_THREAD_ITEMS,
+    RX_THREADS,
+    SEPARATION_ITEMS,
     TX_ITEMS,
     VHOST_CPUS,
     XPS_ITEMS,
@@ -62,6 +65,8 @@ def _leaves(view: View, goal: Mapping[Target, Value], target: Target) -> bool:
 
 def _beyond(target: Target, queues: Mapping[str, int]) -> bool:
     """True when a device with so many queues does not have the setting."""
+    if target.item in RX_THREAD_ITEMS:
+        return False  # of no queue
     if target.item in TX_ITEMS:
         # The kernel has no XPS for a device's only send queue.
         return target.queue >= queues["tx"] or (queues["tx"] == 1 and target.item in XPS_ITEMS)
@@ -123,9 +128,11 @@ def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:
     if policy.tunes:
         found.update(ETHTOOL_ITEMS)
     for section in policy.steering:
-        found.update((RPS,) if section.rps is not None else ())
-        found.update((RFS,) if section.rfs is not None else ())
+        # Each excludes the other on a device.
+        found.update((RPS, RX_THREADS) if section.rps is not None else ())
+        found.update((RFS, RX_THREADS) if section.rfs is not None else ())
+        found.update((*SEPARATION_ITEMS, RPS, RFS) if section.separates else ())
         found.update(XPS_ITEMS if section.xps is not None else ())
         found.update((VHOST_CPUS,) if section.vhost_cpus is not None else ())
-        found.update((VHOST_CPUS, RPS) if section.tap_rps is not None else ())
+        found.update((VHOST_CPUS, RPS, RX_THREADS) if section.tap_rps is not None else ())
     return frozenset(found)

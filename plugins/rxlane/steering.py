@@ -23,6 +23,7 @@ from rxlane.sections import RFS_AUTO, FlowSteering
 LEAST_FLOWS = 32768
 FLOWS_A_QUEUE = 4096
 NO_RPS, NO_RFS = "kernel has no RPS", "kernel has no RFS"
+SEPARATED = "its rx threads exclude it: rx_threads=off would end them"
 NO_TABLE = "this network namespace has no flow table"
 
 Device = tuple[FlowSteering, Link]
@@ -56,6 +57,9 @@ def _steered(draft: Draft, link: Link) -> list[Queue]:
 
 def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> None:
     if section.rps is None:
+        return
+    if section.rps != OFF and draft.separated(link):
+        draft.skip(link.name, WHOLE, RPS, "left-alone", SEPARATED)
         return
     own, every = _steered(draft, link), len(_receiving(link))
     reason = f"rps={section.option('rps')} in [{section.name}]"
@@ -163,6 +167,10 @@ def _power_of_two(number: int) -> int:
 
 def _rfs(draft: Draft, devices: list[Device]) -> None:
     """Plan the flow tables: the host's for all devices that want one, each queue its share."""
+    apart = {link.name for section, link in devices if section.rfs and draft.separated(link)}
+    for name in sorted(apart):
+        draft.skip(name, WHOLE, RFS, "left-alone", SEPARATED)
+    devices = [(section, link) for section, link in devices if link.name not in apart]
     wanted = [(section, link) for section, link in devices if section.rfs]
     queues = sum(len(_receiving(link)) for _, link in wanted)
     entries = 0

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture
+from rxlane.cells import policy_text
 from rxlane.marks import CONFLICT
 from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 from rxlane.picture import (
@@ -36,7 +37,7 @@ from rxlane.picture import (
     Picture,
     Strand,
 )
-from rxlane.table import MODE_WORDS, policy_text
+from rxlane.table import MODE_WORDS
 
 SANS = "'DejaVu Sans', 'Noto Sans', Verdana, sans-serif"
 INK, SOFT, FAINT, LINE = "#1f2933", "#5f6c7b", "#9aa5b1", "#d5dbe3"

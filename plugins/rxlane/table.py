@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rxlane import cpulist, marks
-from rxlane.items import OFF, ON, REALTIME, SWITCHES
+from rxlane import cpulist, helperrows, marks
+from rxlane.cells import cell, fit, policy_text
+from rxlane.items import OFF, ON, SWITCHES
 from rxlane.marks import CONFLICT, HOP, Mark
 from rxlane.model import (
     IRQ_THREAD,
@@ -22,7 +23,6 @@ from rxlane.model import (
     Link,
     Queue,
     Snapshot,
-    Thread,
     Tunable,
     lanes,
     napi_mode,
@@ -64,10 +64,6 @@ PLAIN = Style()
 ELASTIC = (3, 6)
 
 
-def _cell(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)
-
-
 MODE_WORDS = {
     "off": "softirq",
     IRQ_THREAD: "irq-thread",
@@ -77,23 +73,10 @@ MODE_WORDS = {
 }
 
 
-def policy_text(thread: Thread | None) -> str:
-    """`fifo/50` for a priority, `other/-5` for a nice level, the bare class without either."""
-    if thread is None:
-        return "-"
-    number = thread.priority if thread.policy in REALTIME else thread.nice
-    return f"{thread.policy}/{number}" if number else thread.policy
-
-
-def short_list(numbers: Iterable[int], width: int) -> str:
-    """Return the list, cut with `+` where it is longer than width."""
-    return _fit(_cell(cpulist.render(numbers)), width).rstrip()
-
-
 def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str:
     known = {c.number: c.node for c in snapshot.topology.cpus}
     found = sorted({known[n] for n in cpus if n in known})
-    return cpulist.render(found) if found else _cell(fallback)
+    return cpulist.render(found) if found else cell(fallback)
 
 
 def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ...]:
@@ -106,12 +89,12 @@ def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ..
     used = cpus if lane.poller is None else lane.poller.cpus
     return (
         f"rx{queue.index}",
-        _cell(queue.napi_id),
-        _cell(queue.irq),
-        _cell(cpulist.render(cpus)),
+        cell(queue.napi_id),
+        cell(queue.irq),
+        cell(cpulist.render(cpus)),
         MODE_WORDS.get(lane.polled, "-"),
-        _cell(pid if thread is None else thread.pid),
-        _cell(None if thread is None else cpulist.render(thread.cpus)),
+        cell(pid if thread is None else thread.pid),
+        cell(None if thread is None else cpulist.render(thread.cpus)),
         policy_text(thread),
         _nodes(snapshot, used, link.node),
         sign,
@@ -126,10 +109,10 @@ def _rest(link: Link) -> list[tuple[str, ...]]:
         (
             sends.get(n.napi_id, "?"),
             str(n.napi_id),
-            _cell(n.irq),
+            cell(n.irq),
             "-",
             MODE_WORDS.get(napi_mode(link, n), "-"),
-            _cell(n.pid),
+            cell(n.pid),
             "-",
             "-",
             "-",
@@ -153,18 +136,13 @@ def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
 
 
 def _line(row: tuple[str, ...], widths: Sequence[int], style: Style, kinds: dict[str, str]) -> str:
-    cells = [_fit(cell, width) for cell, width in zip(row, widths, strict=True)]
+    cells = [fit(text, width) for text, width in zip(row, widths, strict=True)]
     line = " ".join(cells[:MARK]).rstrip() if not row[MARK] else " ".join(cells)
     if row is HEADINGS or not style.colour:
         return line.rstrip()
     cells[MODE] = style.paint(cells[MODE], row[MODE])
     cells[MARK] = style.paint(cells[MARK], kinds.get(row[MARK], ""))
     return " ".join(cells).rstrip()
-
-
-def _fit(cell: str, width: int) -> str:
-    """Pad to width; a list that is cut ends with `+`, so that it is not taken for whole."""
-    return cell.ljust(width) if len(cell) <= width else f"{cell[: width - 1]}+"
 
 
 def _heading(link: Link, style: Style) -> list[str]:
@@ -236,7 +214,7 @@ def _timers(link: Link) -> list[str]:
 
 
 def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | None) -> str:
-    parts = [f"defer {_cell(defer)}", f"flush {_cell(flush)} ns"]
+    parts = [f"defer {cell(defer)}", f"flush {cell(flush)} ns"]
     if suspend is not None:
         parts.append(f"suspend {suspend} ns")
     return f"  {who}: {', '.join(parts)}"
@@ -315,12 +293,13 @@ def _device(
     ]
     rows += _rest(link)
     if not link.up or not rows:
-        return []
+        return helperrows.table(link)
     return [
         *_table([HEADINGS, *rows], style),
         *_marked(own, style),
         *_timers(link),
         *_tunables(link),
         *_steering(index, link),
+        *helperrows.table(link),
         *_sources(link),
     ]

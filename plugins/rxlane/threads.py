@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernel threads that poll NAPIs: reading and setting their CPU and scheduling class.
+"""Kernel threads of lanes: reading and setting their CPU and scheduling class.
 
-System calls only, no process is started. A pid comes from napi-get, or for an interrupt's thread
-from kthreadd's children, and is checked to be such a kernel thread before it is touched: pids are
-reused, and thread names alone are not unique.
+System calls only, no process is started. A pid comes from napi-get, for an interrupt's thread from
+kthreadd's children, for an rx thread from its file in sysfs, and is checked to be such a kernel
+thread before it is touched: pids are reused, and thread names alone are not unique.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Stat = tuple[str, int, int, int, int]
 
 # vhost_worker_create() in drivers/vhost/vhost.c: "vhost-%d"
 VHOST = re.compile(r"vhost-(\d+)")
+# "rx%d/%s" by the name that the device had then ("RX flow separation" of our kernel series)
+RX = re.compile(r"rx\d+/")
 
 
 def parse_stat(text: str) -> Stat | None:

@@ -27,6 +27,7 @@ from rxlane.items import (
     NAPI_ITEMS,
     NET_ITEMS,
     RESET_ITEMS,
+    SEPARATION_ITEMS,
     STEERING_ITEMS,
     THREADED,
     THREADS_OF,
@@ -68,7 +69,7 @@ def index_of(name: str) -> int | None:
 ITEMS = {
     NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREADS_OF[THREADED])),
     IRQ_LAYOUT: frozenset((*IRQ_ITEMS, IRQ_THREADED, *THREADS_OF[IRQ_THREADED], *CPU_ITEMS)),
-    FLOW_STEERING: frozenset((*FEATURE_ITEMS, *STEERING_ITEMS, *NET_ITEMS)),
+    FLOW_STEERING: frozenset((*FEATURE_ITEMS, *STEERING_ITEMS, *SEPARATION_ITEMS, *NET_ITEMS)),
 }
 
 

@@ -9,6 +9,7 @@ from rxlane.items import (
     IRQ_ITEMS,
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
+    RX_THREAD_ITEMS,
     STEERING_ITEMS,
     THREAD_ITEMS,
     TX_ITEMS,
@@ -22,6 +23,7 @@ from rxlane.settings import View
 
 CHANGED = "another program or a driver reset changed it"
 NO_THREAD = "queue has no thread"
+NO_HELPER = "device has no such rx thread"
 
 
 def verify(plan: Plan, snapshot: Snapshot) -> tuple[Mismatch, ...]:
@@ -60,12 +62,17 @@ def absence(view: View, target: Target) -> str:
     link = view.links.get(target.device)
     if link is None:
         return "device is gone"
+    if target.item in RX_THREAD_ITEMS:
+        return NO_HELPER
     if not link.up:
         return "interface is down"
     if target.queue == WHOLE:
         return "kernel does not report it"
-    if target.item == VHOST_CPUS:
-        return NO_THREAD
+    return NO_THREAD if target.item == VHOST_CPUS else _absence_of_queue(view, target)
+
+
+def _absence_of_queue(view: View, target: Target) -> str:
+    """Say why a setting of a queue has no value."""
     lane = view.lane(target)
     sender = view.senders.get((target.device, target.queue))
     if target.item in STEERING_ITEMS or (sender if target.item in TX_ITEMS else lane) is None:

@@ -17,6 +17,7 @@ from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import FlowSteering
 
 NO_TAP = "no tap is there"
+SEPARATED = "its rx threads exclude it"
 
 
 def plan(draft: Draft, sections: Iterable[FlowSteering]) -> None:
@@ -65,6 +66,9 @@ def _rps(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int,
         draft.skip(HOST, WHOLE, f"{RPS} of taps", "left-alone", NO_TAP)
     reason = f"tap_rps={section.option('tap_rps')} in [{section.name}]"
     for tap in taps:
+        if cpus and draft.separated(tap):
+            draft.skip(tap.name, WHOLE, RPS, "left-alone", SEPARATED)
+            continue
         for queue in (q for q in tap.queues if q.kind == "rx" and q.rps_cpus is not None):
             target = Target(tap.name, queue.index, RPS)
             if draft.wanted(target) is None:  # a section that names the tap knows better

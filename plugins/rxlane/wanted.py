@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rxlane.errors import Kind, RxlaneError
@@ -13,12 +14,17 @@ from rxlane.sections import Section
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A lane to be placed and the mode it will be in."""
+    """A lane to be placed and the mode it will be in.
+
+    helper: the number of an rx thread, which is placed as a lane is. Its options are called as
+    those of NAPIs' threads with RX before.
+    """
 
     section: Section
     link: Link
     lane: Lane
     mode: str
+    helper: int | None = None
 
     @property
     def realtime(self) -> bool:
@@ -43,7 +49,16 @@ class Wanted:
 Chosen = tuple[Wanted, tuple[int, ...]]
 
 
+RX = "rx_"
+# Options of threads' CPUs and class, as problems and remedies name them.
+_OPTION = re.compile(r"\b(?=(?:thread_(?:cpus|policy|priority|nice)|allow_realtime_cpu0)\b)")
+
+
 def refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
+    """Return the refusal of a thread's CPU or class: REFUSED, with the options of its section."""
+    if one.helper is not None:
+        option, remedy = f"{RX}{option}", _OPTION.sub(RX, remedy)
+        problem = f"rx thread {one.helper}: {problem}"
     return RxlaneError(
         Kind.REFUSED,
         problem,
@@ -51,6 +66,6 @@ def refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
         option=option,
         value=one.section.option(option) or None,
         device=one.link.name,
-        queue=one.lane.queue.index,
+        queue=one.lane.queue.index if one.helper is None else None,
         remedy=remedy,
     )

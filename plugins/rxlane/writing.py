@@ -21,6 +21,7 @@ from rxlane.items import (
     IRQ_THREADED,
     NAPI_ITEMS,
     RESET_ITEMS,
+    RX_THREAD_ITEMS,
     STEERING_ITEMS,
     THREAD_ITEMS,
     THREADS_OF,
@@ -38,6 +39,7 @@ LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
 # Settings that are not written with a queue's others: interrupts', and those of their threads.
 _TOGETHER = {item: item for item in (*IRQ_ITEMS, IRQ_THREADED)}
 _TOGETHER |= dict.fromkeys(IRQ_THREAD_ITEMS, "irq-thread")
+_TOGETHER |= dict.fromkeys(RX_THREAD_ITEMS, "rx-thread")
 _TOGETHER[VHOST_CPUS] = VHOST_CPUS
 Group = tuple[str, int, dict[str, Value]]  # device, queue, and what is written together
 
@@ -76,8 +78,15 @@ class Outcome:
                 self.refused |= {Target(device, queue, item): error.problem for item in items}
                 return
             if error.device is None:
-                error.device, error.queue = device, None if queue == WHOLE else queue
+                _locate(error, Target(device, queue, next(iter(values))))
         self.failed.append(error)
+
+
+def _locate(error: RxlaneError, target: Target) -> None:
+    """Say where it happened; the number of one of RX_THREAD_ITEMS is a thread's."""
+    error.device, error.queue = target.device, None if target.queue == WHOLE else target.queue
+    if target.item in RX_THREAD_ITEMS:
+        error.problem, error.queue = f"rx thread {target.queue}: {error.problem}", None
 
 
 def write(
@@ -144,8 +153,9 @@ def _write_one(
         kernel.write_queue(_link(view, device), queue, values)
         return
     if queue == WHOLE:
-        # decide() plans device-wide values only where the kernel has no per-NAPI ones. On such a
-        # kernel the threaded file is safe to write while the device is down; on others it is not.
+        # rx threads are always a device's. Else decide() plans device-wide values only where the
+        # kernel has no per-NAPI ones. On such a kernel the threaded file is safe to write while the
+        # device is down; on others it is not.
         kernel.write_device(_link(view, device), values)
         return
     target = Target(device, queue, first)
@@ -160,6 +170,9 @@ def _thread(view: View, target: Target) -> Thread:
     thread = None if lane is None else lane.thread
     if target.item == VHOST_CPUS:
         thread = view.vhost(target)
+    if target.item in RX_THREAD_ITEMS:
+        helper = view.helper(target)
+        thread = None if helper is None else helper.thread
     if target.item in IRQ_THREAD_ITEMS:
         thread = None if lane is None or lane.irq is None else lane.irq.thread
     if thread is None:
@@ -202,13 +215,11 @@ def _check(view: View, change: Change) -> None:
     found = view.read(change.target)
     if found != change.after:
         target = change.target
-        raise RxlaneError(
-            Kind.KERNEL,
-            f"{target.item} was set to {change.after} and reads"
-            f" {absence(view, target) if found is None else found}",
-            device=target.device,
-            queue=None if target.queue == WHOLE else target.queue,
-        )
+        reads = absence(view, target) if found is None else found
+        problem = f"{target.item} was set to {change.after} and reads {reads}"
+        error = RxlaneError(Kind.KERNEL, problem)
+        _locate(error, target)
+        raise error
 
 
 def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collection[str]) -> View:

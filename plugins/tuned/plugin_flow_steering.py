@@ -19,10 +19,11 @@ except ImportError as error:
 class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     """
     Steers the flows behind the receive queues of network devices: RPS, RFS,
-    XPS and the settings of the host that belong to them. Planned together
-    with sections of the types `napi` and `irq_layout`, written once, and
-    brought back from a journal in `/var/lib/rxlane` when the profile is
-    switched off, also after TuneD itself was killed.
+    XPS, threads of a device's own and the settings of the host that belong
+    to them. Planned together with sections of the types `napi` and
+    `irq_layout`, written once, and brought back from a journal in
+    `/var/lib/rxlane` when the profile is switched off, also after TuneD
+    itself was killed.
 
     Without [option]`devices` the section covers hardware network devices
     and those of virtual machines. An option that is left empty leaves its
@@ -43,6 +44,18 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`xps` chooses the TX queue: `auto` by the sending CPU, `rxqs` by
     the queue that received the flow, or `off`.
+
+    [option]`rx_threads` gives a device threads of its own that process what
+    its queues received: `off`, a number, or `auto` (one for each CPU near the
+    device that neither takes its interrupts nor polls it, at most 16). Each
+    has its own queue, where RPS has one for each CPU that all devices fill: a
+    device under load costs others no packets. It excludes
+    [option]`rps` and [option]`rfs` on the device. [option]`rx_thread_cpus`
+    names their CPUs: a list, `auto`, `numa-local`, `one-per-core`,
+    `spread-llc`, or `kernel`, which reserves them itself.
+    [option]`rx_thread_policy`, [option]`rx_thread_priority`,
+    [option]`rx_thread_nice` and [option]`rx_allow_realtime_cpu0` are as
+    those of a section `napi` without `rx_`.
 
     [option]`vhost_cpus` are the CPUs for the vhost threads of all taps of
     virtual machines: a list, or `auto` for the housekeeping CPUs to which no

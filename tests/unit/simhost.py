@@ -19,6 +19,8 @@ from rxlane.journal import Store
 from rxlane.model import (
     Capabilities,
     Cpu,
+    Handled,
+    Helper,
     Irq,
     Link,
     Napi,
@@ -159,6 +161,19 @@ def tuned(
     return replace(link, tunables=tuple(rows))
 
 
+def separable(link: Link, count: int = 0) -> Link:
+    """The link on a kernel that has rx_threads, with so many, on CPUs of the kernel's choice."""
+    first, name = 100 * link.ifindex, link.name
+    threads = (Thread(first + n, f"rx{n}/{name}"[:15], "other", 0, 0, (n,)) for n in range(count))
+    own = (Helper(n, thread, n, handled(n)) for n, thread in enumerate(threads))
+    return replace(link, rx_threads=count, helpers=tuple(own))
+
+
+def handled(number: int) -> Handled:
+    """Counters of an rx thread, each of another size."""
+    return Handled(1000 * number, 100, 90, 7 * number, 3, 4608, 25)
+
+
 SYSCTLS = {
     "net.core.rps_sock_flow_entries": 0,
     "net.core.netdev_max_backlog": 1000,
@@ -190,6 +205,8 @@ class SimHost:
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
         self.fixed_mode: set[int] = set()  # IRQs that refuse another mode, as EOPNOTSUPP says
         self.kept: dict[int, Thread] = {}  # what IRQ threads were given, over off and on
+        # What rx threads were given, over every change of their number, by device and thread.
+        self.given: dict[tuple[str, int], Helper] = {}
         self.ends_threads = ends_threads
         self.boot = boot
         self.writes = 0
@@ -215,6 +232,8 @@ class SimHost:
             links = tuple(replace(li, tunables=()) for li in links)
         links = tuple(_unsteered(li, {*STEERING_ITEMS} - {*(items or ())}) if items is not None
                       else li for li in links)  # fmt: skip
+        if items is not None and not {"rx-threads", "rx-thread-cpus", "rx-thread-sched"} & {*items}:
+            links = tuple(replace(li, rx_threads=None, helpers=()) for li in links)
         pids = {n.pid for li in links for n in li.napis}
         threads = tuple(t for p, t in sorted(self.threads.items()) if p in pids)
         return Snapshot(
@@ -304,16 +323,64 @@ class SimHost:
                     one = replace(one, threaded=mode, napis=napis)
                 elif item == "defer-hard-irqs":
                     one = replace(one, defer_hard_irqs=int(value))
+                elif item == "rx-threads":
+                    one = self._separated(one, int(value))
                 else:
                     one = replace(one, gro_flush_timeout=int(value))
             self.links[link.name] = one
 
         self._write(f"device {link.name} {dict(values)}", change)
 
+    def _separated(self, one: Link, count: int) -> Link:
+        """As rx_threads_store() of our kernels does it."""
+        if one.rx_threads is None:
+            raise RxlaneError(Kind.UNSUPPORTED, "rx_threads does not exist")
+        if count > len(self.topology.online):
+            raise RxlaneError(Kind.KERNEL, "Numerical result out of range")
+        if count and any(q.rps_cpus or q.rps_flow_cnt for q in one.queues):
+            raise RxlaneError(Kind.KERNEL, f"writing {count} to rx_threads: resource busy")
+        for helper in one.helpers:
+            self.given[one.name, helper.number] = helper
+        present = {helper.number: helper for helper in one.helpers}
+        own = (present.get(n) or self._helper(one.name, n) for n in range(count))
+        return replace(one, rx_threads=count, helpers=tuple(own))
+
+    def _helper(self, device: str, number: int) -> Helper:
+        """A new thread, on a CPU of the kernel's choice or with what the last one was given."""
+        online = self.topology.online
+        cpu = online[number % len(online)]
+        new = Helper(number, Thread(0, f"rx{number}/{device}"[:15], "other", 0, 0, (cpu,)), cpu)
+        found = self.given.get((device, number), new)
+        assert found.thread is not None
+        thread = replace(found.thread, pid=self._next_pid)
+        self._next_pid += 1
+        return replace(found, thread=thread)
+
+    def _move_helper(self, one: Link, pid: int, values: Mapping[str, int | str]) -> Link:
+        def moved(helper: Helper) -> Helper:
+            if helper.thread is None or helper.thread.pid != pid:
+                return helper
+            cpus, rest = values.get("rx-thread-cpus"), dict(values)
+            if cpus == "kernel":
+                cpu = self.topology.online[helper.number % len(self.topology.online)]
+                thread = replace(helper.thread, cpus=(cpu,))
+                rest.pop("rx-thread-cpus")
+                helper = replace(helper, reserved=cpu, thread=thread)
+            elif cpus is not None:
+                helper = replace(helper, reserved=None)
+            assert helper.thread is not None
+            return replace(helper, thread=_scheduled(helper.thread, rest, "rx-thread"))
+
+        return replace(one, helpers=tuple(moved(helper) for helper in one.helpers))
+
     def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
         def change() -> None:
             if "vhost-cpus" in values:
                 self._move_vhost(pid, _cpus(str(values["vhost-cpus"])))
+                return
+            if any(item.startswith("rx-thread") for item in values):
+                for name, link in self.links.items():
+                    self.links[name] = self._move_helper(link, pid, values)
                 return
             if pid in self.threads:
                 self.threads[pid] = _scheduled(self.threads[pid], values, "thread")
@@ -362,6 +429,8 @@ class SimHost:
             one = self.links[link.name]
             for item, value in values.items():
                 kind = "tx" if item.startswith("xps") else "rx"
+                if kind == "rx" and one.rx_threads and _steered(item, value):
+                    raise RxlaneError(Kind.KERNEL, f"writing {value} to {item}: resource busy")
                 field = {item.replace("-", "_"): _steered(item, value)}
                 queues = tuple(
                     replace(q, **field) if (q.kind, q.index) == (kind, queue) else q
@@ -517,6 +586,7 @@ def settings(host: SimHost) -> dict[str, object]:
             found[f"{own}/next-thread"] = None if newborn else _anonymous(kept)
     for one in host.links.values():
         found[f"{one.name}/all"] = (one.threaded, one.defer_hard_irqs, one.gro_flush_timeout)
+        found |= _separation(host, one)
         found |= {f"{one.name}/{t.item}": t.value for t in one.tunables}
         by_id = {n.napi_id: n for n in one.napis}
         for queue in one.queues:
@@ -535,6 +605,22 @@ def settings(host: SimHost) -> dict[str, object]:
                 napi.irq_suspend_timeout,
                 _anonymous(thread),
             )
+    return found
+
+
+def _separation(host: SimHost, one: Link) -> dict[str, object]:
+    """A device's rx threads, and what those that are not there now would be given."""
+    if one.rx_threads is None:
+        return {}
+    found: dict[str, object] = {f"{one.name}/rx_threads": (one.rx_threads,)}
+    own = {number: h for (name, number), h in host.given.items() if name == one.name}
+    own |= {helper.number: helper for helper in one.helpers}
+    for number in range(max(len(host.topology.cpus), *own, 0)):
+        helper = own.get(number, Helper(number, None, 0))
+        chosen = helper.reserved is not None or helper.thread is None
+        cpus = "kernel" if chosen or helper.thread is None else helper.thread.cpus
+        sched = "other:0" if helper.thread is None else helper.thread.sched
+        found[f"{one.name}/rx-thread{number}"] = (cpus, sched)
     return found
 
 

@@ -26,6 +26,7 @@ from rxlane.items import MODES
 from rxlane.model import (
     Capabilities,
     Cpu,
+    Helper,
     Irq,
     Link,
     Napi,
@@ -75,6 +76,7 @@ GROUP: dict[str, Any] = {
 # drivers hint). managed: the kernel keeps the affinity. steering: the kernel has RPS, RFS and XPS.
 # irq_threaded: null where interrupts cannot be switched to threads, else 0 or 1, as they are.
 # below: the devices that this one stands on.
+# rx_threads: null where the kernel has none, else how many, each on a CPU of the kernel's choice.
 # mode, sched and thread_cpus (all, or each as above) are how the NAPIs are polled already.
 LINK: dict[str, Any] = {
     "name": "eth{n}",
@@ -99,12 +101,15 @@ LINK: dict[str, Any] = {
     "sched": "other:0",
     "thread_cpus": "all",
     "below": [],
+    "rx_threads": None,
 }
 FIRST_NAPI = 8193  # past the highest CPU, as the kernel has it (MIN_NAPI_ID)
 NAPIS_A_LINK = 128
 IRQS_A_LINK = 128
 FIRST_PID = 2000
 FIRST_IRQ_PID = 100
+FIRST_HELPER_PID = 50_000
+HELPERS_A_LINK = 1000
 
 
 def snapshot(recipe: Mapping[str, Any]) -> Snapshot:
@@ -201,8 +206,18 @@ class _Maker:
                 tuple(napis),
                 (*rx, *senders),
                 below=tuple(row["below"]),
+                rx_threads=row["rx_threads"],
+                helpers=tuple(self._helpers(row, ifindex)),
             )
         )
+
+    def _helpers(self, row: Mapping[str, Any], ifindex: int) -> Iterator[Helper]:
+        online = self.topology.online
+        for number in range(row["rx_threads"] or 0):
+            cpu = online[number % len(online)]
+            pid = FIRST_HELPER_PID + HELPERS_A_LINK * ifindex + number
+            name = f"rx{number}/{row['name']}"[:15]
+            yield Helper(number, Thread(pid, name, "other", 0, 0, (cpu,)), cpu)
 
     def _interrupts(self, row: Mapping[str, Any], napi_of: list[int]) -> dict[int, int]:
         """Make an interrupt for each NAPI, or each queue of a driver without NAPIs."""

@@ -17,7 +17,7 @@ from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
-from rxlane.plan import Plan
+from rxlane.plan import WHOLE, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
 from rxlane.rollback import rollback
@@ -58,6 +58,7 @@ LINKS = st.fixed_dictionaries(
         "managed": st.booleans(),
         "irq_threaded": st.sampled_from([None, 0, 0, 1]),
         "steering": st.booleans(),
+        "rx_threads": st.sampled_from([None, 0, 0, 1, 3]),
     },
 )
 THREADED = st.fixed_dictionaries(
@@ -142,6 +143,29 @@ STEERING = st.fixed_dictionaries(
 )
 
 
+SEPARATION = st.fixed_dictionaries(
+    {},
+    optional={
+        "rx_threads": st.sampled_from(["off", "auto", "auto", "1", "3"]),
+        "rx_thread_cpus": st.sampled_from(["auto", "auto", "kernel", "spread-llc", *LISTS]),
+        "rx_thread_nice": st.sampled_from(["-5", "3"]),
+        "rx_allow_realtime_cpu0": st.sampled_from(["0", "1"]),
+    },
+)
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> dict[str, str]:
+    """RPS and RFS, or rx threads, or what both may have; these may be real-time."""
+    separated, steered = draw(SEPARATION), draw(STEERING)
+    if draw(st.integers(0, 3)) == 0:
+        separated.pop("rx_thread_nice", None)
+        separated |= {"rx_thread_policy": "rr", "rx_thread_priority": "2"}
+    if separated.get("rx_threads", "off") != "off":
+        steered = {name: value for name, value in steered.items() if name not in ("rps", "rfs")}
+    return steered | separated
+
+
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     napi = draw(NAPI) | (draw(REALTIME) if draw(st.integers(0, 3)) == 0 else {})
@@ -149,7 +173,7 @@ def policies(draw: st.DrawFn) -> Policy:
     if draw(st.booleans()):
         rows.append(Given("irq_layout", "irq", (), draw(IRQ)))
     if draw(st.booleans()):
-        rows.append(Given("flow_steering", "flows", (), draw(STEERING)))
+        rows.append(Given("flow_steering", "flows", (), draw(flows())))
     return parse(rows)
 
 
@@ -181,8 +205,36 @@ def wanted(host: Snapshot, plan: Plan, item: str) -> dict[tuple[str, int], str]:
     return found
 
 
+def check_separation(host: Snapshot, plan: Plan, policy: Policy) -> None:
+    """A device with rx threads has no RPS and no RFS, and no more threads than CPUs are online."""
+    view = View.of(host)
+    after = {c.target: c.after for c in (*plan.changes, *plan.holds)}
+    for link in host.links:
+        count = after.get(Target(link.name, WHOLE, "rx-threads"), link.rx_threads)
+        assert link.rx_threads is not None or not count
+        if not count:
+            continue
+        assert int(count) <= max(len(host.topology.online), link.rx_threads or 0)
+        for target in (t for t in after if t.device == link.name and t.item.startswith("rx-thr")):
+            assert target.queue < int(count)
+        for queue in (q.index for q in link.queues if q.kind == "rx"):
+            for item, off in (("rps-cpus", "off"), ("rps-flow-cnt", 0)):
+                target = Target(link.name, queue, item)
+                assert after.get(target, view.read(target)) in (off, None)
+
+
 def check_realtime(host: Snapshot, plan: Plan, policy: Policy) -> None:
     """Real-time threads leave two housekeeping CPUs, and CPU 0 unless permitted."""
+    own = {c.target: str(c.after) for c in (*plan.changes, *plan.holds)}
+    helped = {t for t, value in own.items() if t.item == "rx-thread-sched" and value[:2] == "rr"}
+    cpu0 = bool(policy.steering) and policy.steering[0].rx_realtime_cpu0
+    aside: set[int] = set()
+    for target in helped:
+        placed = own.get(target._replace(item="rx-thread-cpus"), "kernel")
+        assert placed != "kernel", "it could be on any CPU"
+        aside.update(cpulist.parse(placed))
+    assert not aside or len(set(host.topology.housekeeping) - aside) >= 2
+    assert 0 not in aside or cpu0
     classes = wanted(host, plan, "thread-sched")
     cpus = wanted(host, plan, "thread-cpus")
     taken: set[int] = set()
@@ -191,7 +243,7 @@ def check_realtime(host: Snapshot, plan: Plan, policy: Policy) -> None:
             taken.update(cpulist.parse(cpus.get(key, cpulist.render(host.topology.online))))
     if not taken:
         return
-    assert len(set(host.topology.housekeeping) - taken) >= 2
+    assert len(set(host.topology.housekeeping) - taken - aside) >= 2
     assert 0 not in taken or policy.sections[0].allow_realtime_cpu0
 
 
@@ -237,7 +289,7 @@ def check_values(host: Snapshot, plan: Plan, policy: Policy) -> None:
     for change in (*plan.changes, *plan.holds):
         target, value = change.target, str(change.after)
         assert change.reason and change.disruption in ("none", "thread-restart")
-        if target.item.endswith("-cpus") and value != "off":
+        if target.item.endswith("-cpus") and value not in ("off", "kernel"):
             cpus = set(cpulist.parse(value))
             assert cpus and cpus <= online
             assert target.item != "rps-cpus" or cpus <= ordinary
@@ -256,6 +308,7 @@ def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     check_realtime(host, plan, policy)
     check_pollers(host, plan)
     check_handlers(host, plan)
+    check_separation(host, plan, policy)
     check_steering(host, plan, policy)
     check_values(host, plan, policy)
     targets = [change.target for change in (*plan.changes, *plan.holds)]

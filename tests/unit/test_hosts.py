@@ -57,8 +57,10 @@ def test_revert_names_every_original(name: str) -> None:
     undone = {c.target: c.after for c in revert(plan, snapshot).changes}
     had = {c.target: view.read(c.target) for c in plan.changes}
     assert undone == {target: value for target, value in had.items() if value is not None}
-    items = [c.target.item for c in revert(plan, snapshot).changes]
-    phases = [next(n for n, phase in enumerate(PHASES) if item in phase) for item in items]
+    phases = []
+    for change in revert(plan, snapshot).changes:
+        own = [n for n, phase in enumerate(PHASES) if change.target.item in phase]
+        phases.append(own[0] if change.after == 0 else own[-1])
     assert phases == sorted(phases)
 
 

@@ -80,6 +80,7 @@ def test_every_option_of_the_profile_is_known_and_set() -> None:
         *(f"irq_layout.{name}" for name in IRQ_THREADS),
         *("flow_steering.arfs", "flow_steering.xps", "flow_steering.netdev_max_backlog"),
         *("flow_steering.vhost_cpus", "flow_steering.tap_rps"),
+        *(f"flow_steering.{n}" for n in names("flow_steering") if n.startswith("rx_")),
     }
     assert section(defaults()).management_queues == 1
 

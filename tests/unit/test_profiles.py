@@ -27,12 +27,16 @@ LEFT_OUT = {  # options that a profile does not set
     "net-forwarding": {
         *("busy_read", "busy_poll", "workqueue_cpus", "timer_migration", "allow_realtime_cpu0"),
         *("smt_siblings", "vhost_cpus", "tap_rps"),
+        *("rx_thread_policy", "rx_thread_priority", "rx_allow_realtime_cpu0"),
+        *("rx_threads", "rx_thread_cpus", "rx_thread_nice"),
         *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
     },
     "net-vm-host": {
         *("thread_policy", "thread_priority", "defer_hard_irqs", "gro_flush_timeout"),
         *("irq_suspend_timeout", "allow_realtime_cpu0", "rfs", "xps"),
         *("netdev_max_backlog", "busy_read", "busy_poll", "arfs"),
+        *("rx_threads", "rx_thread_cpus", "rx_thread_policy", "rx_thread_priority"),
+        *("rx_thread_nice", "rx_allow_realtime_cpu0"),
         *("workqueue_cpus", "timer_migration", "allow_session_reset", "smt_siblings"),
         *("channels", "ring_rx", "ring_tx", "adaptive_rx", "adaptive_tx"),
         *("rx_usecs", "tx_usecs", "rx_frames", "tx_frames"),

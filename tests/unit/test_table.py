@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import look, mapjson, table
+from rxlane import cells, look, mapjson, table
 from rxlane.items import ADAPTIVE_RX, CHANNELS_COMBINED, RING_RX, RING_TX, RX_USECS
 from rxlane.model import Irq, Napi, Thread, Tunable
 from unit import simhost, synthetic
@@ -55,8 +55,8 @@ def test_map_fits_80_columns(
 
 
 def test_cut_lists_say_so() -> None:
-    assert table._fit("0,2,4,6,8", 6) == "0,2,4+"
-    assert table._fit("0-3", 6) == "0-3   "
+    assert cells.fit("0,2,4,6,8", 6) == "0,2,4+"
+    assert cells.fit("0-3", 6) == "0-3   "
 
 
 def test_json_leaves_out_what_is_not_reported() -> None:
