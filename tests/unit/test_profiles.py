@@ -28,7 +28,6 @@ LEFT_OUT = {  # options that a profile does not set
         *("busy_read", "busy_poll", "workqueue_cpus", "timer_migration", "allow_realtime_cpu0"),
         *("smt_siblings", "vhost_cpus", "tap_rps"),
         *("rx_thread_policy", "rx_thread_priority", "rx_allow_realtime_cpu0"),
-        *("rx_threads", "rx_thread_cpus", "rx_thread_nice"),
         *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
     },
     "net-vm-host": {
