@@ -13,6 +13,8 @@ from rxlane.items import (
     OFF,
     PHASES,
     RESET_ITEMS,
+    RFS,
+    RPS,
     RX_THREAD_ITEMS,
     RX_THREADS,
     THREADED,
@@ -94,6 +96,13 @@ def ends(target: Target, values: Mapping[Target, Value]) -> bool:
 def begins(target: Target, values: Mapping[Target, Value]) -> bool:
     """True for a setting of a thread that there will be with one of these modes or counts."""
     return True in _told(target, values)
+
+
+def excluded(target: Target, after: Value, values: Mapping[Target, Value]) -> bool:
+    """True for RPS or RFS that is to be on, on a device that has rx threads by these values."""
+    if target.item not in (RPS, RFS) or after in (OFF, 0):
+        return False
+    return bool(values.get(Target(target.device, WHOLE, RX_THREADS)))
 
 
 def _told(target: Target, values: Mapping[Target, Value]) -> set[bool]:

@@ -24,6 +24,7 @@ from rxlane.plan import (
     begins,
     disruption,
     ends,
+    excluded,
     phases,
 )
 from rxlane.settings import View
@@ -114,18 +115,27 @@ def carry(
     now = view.snapshot
     index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
-    wanted = {c.target for c in (*plan.changes, *plan.holds)}
+    wanted = _goals((*plan.changes, *plan.holds))
     mine = {t: e for t, e in known.items() if scope is None or t.device in scope}
     modes = {t: e.before for t, e in mine.items() if t.item in THREADS_OF and t not in wanted}
     back_to = {t: value for t, value in modes.items() if value is not None}
-    # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind.
-    unwanted = {t: e for t, e in mine.items() if t not in wanted or ends(t, back_to)}
+    # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor
+    # is RPS beside rx threads that come back: the next look at the host will say so.
+    unwanted = {
+        t: e
+        for t, e in mine.items()
+        if t not in wanted or ends(t, back_to) or excluded(t, wanted[t], back_to)
+    }
     still = _altered(known.values(), unwanted, view)
     back = _back(
         {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view
     )
     ending = _goals(back)
-    changes = [c for c in plan.changes if not ends(c.target, ending)]
+    changes = [
+        c
+        for c in plan.changes
+        if not ends(c.target, ending) and not excluded(c.target, c.after, ending)
+    ]
     entries = known | {
         t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None
     }

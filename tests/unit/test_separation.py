@@ -390,6 +390,18 @@ def test_from_one_to_the_other_and_back() -> None:
     assert simhost.settings(sim) == before and store.text is None
 
 
+@pytest.mark.parametrize("rps", [{}, {"rps": "1-3"}])
+def test_threads_that_come_back_have_the_device(rps: dict[str, str]) -> None:
+    """They were there before rxlane, and nobody asks for their end any more."""
+    sim, store = SimHost(host(1)), MemoryStore()
+    before = simhost.settings(sim)
+    apply(sim, store, asked(rx_threads="off", **rps))
+    done = apply(sim, store, asked(rps="1-3"))
+    assert simhost.settings(sim) == before
+    assert [s.reason for s in done.plan.skips] == [SEPARATED]
+    assert rollback(sim, store).pending == () and simhost.settings(sim) == before
+
+
 def test_a_tap_with_rx_threads_has_no_rps() -> None:
     start = host(1)
     start = replace(start, links=(replace(start.links[0], tap=True, physical=False),))
