@@ -55,11 +55,7 @@ NAPI_ATTRIBUTE = {
     FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
     SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
 }
-DEVICE_FILE = {
-    THREADED: "threaded",
-    DEFER: "napi_defer_hard_irqs",
-    FLUSH: "gro_flush_timeout",
-}
+DEVICE_FILE = {THREADED: "threaded", DEFER: "napi_defer_hard_irqs", FLUSH: "gro_flush_timeout"}
 QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
 # What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.

@@ -108,7 +108,7 @@ def excluded(target: Target, after: Value, values: Mapping[Target, Value]) -> bo
 def _told(target: Target, values: Mapping[Target, Value]) -> set[bool]:
     """Return whether the values call for the thread that the setting is of; empty: not told."""
     mode = MODE_OF.get(target.item)
-    if mode is None:
+    if mode is None or not values:
         return set()
     owners = {Target(target.device, number, mode) for number in (target.queue, WHOLE)}
     own = [values[owner] for owner in owners if owner in values]

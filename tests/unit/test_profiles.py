@@ -15,6 +15,7 @@ import pytest
 
 from rxlane import policy
 from rxlane.decide import decide
+from rxlane.errors import RxlaneError
 from rxlane.model import Capabilities
 from rxlane.plan import Plan
 from rxlane.sections import Policy
@@ -165,6 +166,19 @@ def test_vhost_threads_and_taps_go_with_the_threads() -> None:
     assert plan["tap0/rx0/rps-cpus"] == "0-3" and plan["eth0/rx0/rps-cpus"] == "off"
     bare = after(decide(start, wanted("net-vm-host", defaults("net-vm-host"))))
     assert not any(target.startswith("tap0") for target in bare)
+
+
+def test_rx_threads_by_variables() -> None:
+    """In place of RPS: the operator says both, for a device has one or the other."""
+    given = defaults("net-forwarding") | {"forwarding_rx_threads": "auto"}
+    with pytest.raises(RxlaneError, match="excludes rps=auto.*set rps=off"):
+        wanted("net-forwarding", given)
+    nic = simhost.separable(simhost.wired(simhost.link(queues=1)))
+    start = replace(simhost.whole(simhost.snapshot(nic)), links=(nic,))
+    plan = decide(start, wanted("net-forwarding", given | {"forwarding_rps": "off"}))
+    found = after(plan)
+    assert found["eth0/all/rx-threads"] == 7 and found["eth0/rx0/rps-cpus"] == "off"
+    assert decide(start, wanted("net-forwarding", defaults("net-forwarding"))).skips == ()
 
 
 def test_a_tap_is_reported_and_fails_nothing() -> None:

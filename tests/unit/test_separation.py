@@ -35,7 +35,7 @@ from rxlane.events import Event
 from rxlane.items import RFS, RPS, RX_THREADS, SEPARATION_ITEMS
 from rxlane.journal import Store
 from rxlane.kernel import Linux
-from rxlane.model import Handled, Helper, Link, Snapshot, Thread
+from rxlane.model import Handled, Helper, IrqThread, Link, Snapshot, Thread
 from rxlane.plan import WHOLE, Plan, Target, phases
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
@@ -287,6 +287,12 @@ FIFO = {"rx_threads": "2", "rx_thread_policy": "fifo", "rx_thread_priority": "20
             "the last housekeeping CPU",
         ),
         (
+            replace(host(), irq_threads=(IrqThread(99, (4,)),)),
+            {"rx_thread_cpus": "3-4", "rx_thread_priority": "50"},
+            "rx_thread_priority",
+            "eth0: rx thread 1: priority 50 on CPU 4 would hold up the thread of IRQ 99",
+        ),
+        (
             replace(host(), unreserved=(3,)),
             {"rx_thread_cpus": "3-4"},
             "rx_thread_policy",
@@ -298,7 +304,7 @@ def test_real_time_threads_are_refused_as_others_are(
     start: Snapshot, options: dict[str, str], option: str, words: str
 ) -> None:
     with pytest.raises(RxlaneError) as raised:
-        decide(start, asked(**FIFO, **options))
+        decide(start, asked(**(FIFO | options)))
     assert (raised.value.kind, raised.value.option) == (Kind.REFUSED, option)
     assert words in str(raised.value) and "eth0: rx thread " in str(raised.value)
 
