@@ -187,10 +187,10 @@ class Bench:
         return reading(json.loads(sent.stdout), self.read_sink())
 
     @contextmanager
-    def flooding(self, flows: int, size: int, rate: int, to: str = GUEST_ADDRESS) -> Iterator[None]:
+    def flooding(self, flows: int, size: int, rate: int) -> Iterator[None]:
         """A flood for as long as the block takes; nobody receives it."""
         sender = self.guest.popen(
-            [str(self.built["udpflood"]), "--to", to, "--port", str(SINK_PORT),
+            [str(self.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(SINK_PORT),
              "--flows", str(flows), "--size", str(size), "--rate", str(rate),
              "--batch", str(BATCH), "--ms", str(LONGEST_MS)]
         )  # fmt: skip
