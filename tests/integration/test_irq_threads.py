@@ -5,19 +5,15 @@ What was done is read from /proc/irq, chrt and taskset; what is left behind by t
 """
 
 import pytest
+from test_profile import differing
 
-from conftest import DEBIAN_612, OURS, Host, Settings
+from conftest import DEBIAN_612, OURS, Host
 
 pytestmark = pytest.mark.long
 
 WORDS = ("-o", "irq_cpus=auto", "-o", "irq_layout.threaded=on@1-",
          "-o", "irq_layout.thread_cpus=auto", "-o", "irq_layout.thread_nice=-5")  # fmt: skip
 VARIABLES = "/etc/tuned/net-vm-host-variables.conf"
-
-
-def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    keys = before.keys() | after.keys()
-    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
 
 
 def switchable(host: Host) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_profile import differing
 
 from conftest import OURS, Host, Settings
 
@@ -19,11 +20,6 @@ OPTIONS = ("threaded=on@1-", "thread_cpus=auto", "thread_nice=-5", "defer_hard_i
            "gro_flush_timeout=33000", "irq_cpus=auto", "rps=0-3")  # fmt: skip
 WORDS = tuple(word for option in OPTIONS for word in ("-o", option))
 PROFILE = "net-low-latency"
-
-
-def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    keys = before.keys() | after.keys()
-    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
 
 
 def device_of(host: Host, driver: str) -> str:

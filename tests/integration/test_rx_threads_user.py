@@ -9,8 +9,9 @@ import json
 from typing import Any
 
 import pytest
+from test_profile import differing
 
-from conftest import DEBIAN_612, OURS, Host, Settings
+from conftest import DEBIAN_612, OURS, Host
 
 pytestmark = pytest.mark.long
 
@@ -18,11 +19,6 @@ WORDS = ("-o", "rx_threads=2", "-o", "rx_thread_cpus=5,6", "-o", "rx_thread_nice
 VARIABLES = "/etc/tuned/net-forwarding-variables.conf"
 PROFILE = b"forwarding_rps=off\nforwarding_rx_threads=2\nforwarding_rx_thread_cpus=auto\n"
 RPS = "06"  # CPUs 1 and 2
-
-
-def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    keys = before.keys() | after.keys()
-    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
 
 
 def count(host: Host) -> str:
