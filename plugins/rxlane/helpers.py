@@ -66,7 +66,7 @@ def explain_busy(error: RxlaneError, device: str) -> None:
 _REMEDIES = {
     errno.EBUSY: "switch RPS and RFS of each of the device's receive queues off first",
     errno.ERANGE: "give at most as many threads as CPUs are online",
-    errno.EPERM: "it takes CAP_NET_ADMIN in the device's user namespace",
+    errno.EPERM: "it takes CAP_NET_ADMIN in the initial user namespace",
     errno.ENOMEM: "there is not enough memory for so many threads: give fewer",
 }
 
