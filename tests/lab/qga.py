@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 48 * 1024
-POLL_S = 0.05
+# Between two questions whether a command has ended: a part of the time it has taken already. Each
+# costs an emulated guest several ms.
+POLL_S, POLL_PART, POLL_MOST_S = 0.05, 0.02, 2.0
 ANSWER_S = 60.0
 
 
@@ -42,9 +44,13 @@ class Completed:
 
 
 class Agent:
-    """One channel to one guest; not for use by two threads."""
+    """One channel to one guest; not for use by two threads.
 
-    def __init__(self, path: Path) -> None:
+    ``patience`` is how many times ANSWER_S an answer may take.
+    """
+
+    def __init__(self, path: Path, patience: float = 1) -> None:
+        self._answer_s = patience * ANSWER_S
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._buffer = b""
@@ -64,7 +70,7 @@ class Agent:
 
     def call(self, command: str, **arguments: Any) -> Any:
         self._send({"execute": command, "arguments": arguments})
-        answer = json.loads(self._line(ANSWER_S))
+        answer = json.loads(self._line(self._answer_s))
         if "error" in answer:
             raise AgentError(f"{command}: {answer['error']['desc']}")
         return answer["return"]
@@ -78,14 +84,15 @@ class Agent:
         if stdin:
             arguments["input-data"] = base64.b64encode(stdin).decode()
         pid = self.call("guest-exec", **arguments)["pid"]
-        end = time.monotonic() + timeout
+        began = time.monotonic()
         while True:
             status = self.call("guest-exec-status", pid=pid)
             if status["exited"]:
                 return _completed(argv, status)
-            if time.monotonic() > end:
+            took = time.monotonic() - began
+            if took > timeout:
                 raise CommandTimeout(f"`{' '.join(argv)}` did not end within {timeout:.0f} s")
-            time.sleep(POLL_S)
+            time.sleep(min(max(POLL_S, POLL_PART * took), POLL_MOST_S))
 
     def write(self, path: str, data: bytes) -> None:
         handle = self.call("guest-file-open", path=path, mode="w")

@@ -311,7 +311,8 @@ class Guest:
         if not (self.folder / "qga").exists():
             time.sleep(0.1)
             return None
-        agent = Agent(self.folder / "qga")
+        # The detectors of a debug kernel say why it hangs, if it does, before it is given up.
+        agent = Agent(self.folder / "qga", self._patience)
         try:
             agent.sync(timeout=2)
         except AgentSilent:
