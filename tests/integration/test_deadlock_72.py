@@ -77,23 +77,17 @@ def patched() -> Iterator[Guest]:
         yield prepared(vm)
 
 
-def name_of(vm: Guest, kind: str) -> str:
-    links = json.loads(vm.run(["ip", "-json", "link"]).stdout)
-    found: str = next(link["ifname"] for link in links if link["address"] == NICS[kind][0])
-    return found
-
-
 def go_through(vm: Guest, kind: str, mode: int) -> Steps:
     """Threaded, down, not threaded, up, as threaded_down.py tells it."""
     peer = NICS[kind][1].replace(".2/24", ".1")
-    argv = ["python3", "/root/threaded_down.py", name_of(vm, kind), str(mode), peer]
+    argv = ["python3", "/root/threaded_down.py", vm.nic_of(kind), str(mode), peer]
     steps: Steps = json.loads(vm.run(argv, timeout=400).stdout)
     return steps
 
 
 def run_selftest(vm: Guest, kind: str, *cases: str) -> dict[str, str]:
     """{case: its line of TAP} of the kernel's napi_threaded.py; ``kind`` "" is netdevsim."""
-    device = [f"NETIF={name_of(vm, kind)}"] if kind else []
+    device = [f"NETIF={vm.nic_of(kind)}"] if kind else []
     chosen = [word for case in cases for word in ("-t", case)]
     argv = ["env", "PYTHONDONTWRITEBYTECODE=1", *device, "python3", SELFTEST, *chosen]
     done = vm.run(argv, timeout=400, check=False)
@@ -114,11 +108,14 @@ def dumped(vm: Guest, command: str, device: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def flooded(vm: Guest, kind: str, rate: int, milliseconds: int = FLOOD_MS) -> Iterator[None]:
-    """``rate`` small datagrams a second to a NIC of the guest."""
+def flooded(
+    vm: Guest, kind: str, rate: int, milliseconds: int = FLOOD_MS, size: int = 64
+) -> Iterator[None]:
+    """``rate`` datagrams of ``size`` bytes a second to a NIC of the guest."""
     mac, address = NICS[kind]
     address = address.removesuffix("/24")
-    peer = {"to": address, "port": 6000, "flows": 25, "size": 64, "rate": rate, "ms": milliseconds}
+    peer = {"to": address, "port": 6000, "flows": 25, "size": size, "rate": rate,
+            "ms": milliseconds}  # fmt: skip
     words = [word for name, value in peer.items() for word in (f"--{name}", str(value))]
     tap = f"t-{kind}"
     vm.host(["ip", "neigh", "replace", address, "lladdr", mac, "dev", tap, "nud", "permanent"])
@@ -133,7 +130,7 @@ def flooded(vm: Guest, kind: str, rate: int, milliseconds: int = FLOOD_MS) -> It
 
 def switch_under_flood(vm: Guest) -> list[Steps]:
     with flooded(vm, "virtio", RATE):
-        argv = ["python3", "/root/threaded_flood.py", name_of(vm, "virtio")]
+        argv = ["python3", "/root/threaded_flood.py", vm.nic_of("virtio")]
         modes: list[Steps] = json.loads(vm.run(argv, timeout=200).stdout)
     return modes
 
@@ -192,7 +189,7 @@ def test_patched_does_not_hang(patched: Guest, kind: str, mode: int) -> None:
 @pytest.mark.parametrize("kind", list(INTERRUPTS))
 def test_patched_withstands_stress(patched: Guest, kind: str) -> None:
     """Modes by sysfs and netlink, down and up, pinning, all at once, with traffic."""
-    device, seed = name_of(patched, kind), random.randrange(1 << 30)
+    device, seed = patched.nic_of(kind), random.randrange(1 << 30)
     argv = ["python3", "/root/threaded_stress.py", device, str(STRESS_S), str(seed)]
     with flooded(patched, kind, LESSER_RATE):
         done = json.loads(patched.run(argv, timeout=STRESS_S + 400).stdout)
@@ -205,7 +202,7 @@ def test_patched_withstands_stress(patched: Guest, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", list(INTERRUPTS))
 def test_receive_queues_are_linked(patched: Guest, kind: str) -> None:
-    device = name_of(patched, kind)
+    device = patched.nic_of(kind)
     rows = patched.run(["cat", "/proc/interrupts"]).stdout.splitlines()
     words = [row.split() for row in rows[1:]]
     names = {int(row[0][:-1]): row[-1] for row in words if row[0][:-1].isdigit()}

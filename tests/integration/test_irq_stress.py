@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_deadlock_72 import flooded, name_of
+from test_deadlock_72 import flooded
 from test_irq_threaded import MODULE, SELFTESTS, check
 
 from conftest import MANAGERS, missing
@@ -51,7 +51,7 @@ def stress(vm: Guest, kind: str, switches: int, disturbances: int, seconds: int)
     vm.run(["systemctl", "stop", *MANAGERS])
     seed = random.randrange(1 << 30)
     words = [str(number) for number in (switches, disturbances, seconds, seed)]
-    argv = ["python3", "/root/irq_stress.py", name_of(vm, kind), *words]
+    argv = ["python3", "/root/irq_stress.py", vm.nic_of(kind), *words]
     with flooded(vm, kind, RATE, milliseconds=(seconds + 600) * 1000):
         outcome: Outcome = json.loads(vm.run(argv, timeout=seconds + 600).stdout)
     print(json.dumps({"seed": seed, **outcome}, indent=1))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_deadlock_72 import flooded, name_of
+from test_deadlock_72 import flooded
 from test_upstream import results
 
 from conftest import missing
@@ -64,7 +64,7 @@ def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
         tests = {"module": "./threaded.sh"}
         for kind in KINDS if not igb else KINDS[:-1]:
             peer = NICS[kind][1].replace(".2/24", ".1")
-            tests[kind] = shlex.join(["./netdev.sh", name_of(vm, kind), peer])
+            tests[kind] = shlex.join(["./netdev.sh", vm.nic_of(kind), peer])
         yield Machine(vm, run_all(vm, tests))
         vm.check_splats()
 

@@ -119,10 +119,13 @@ class Guest:
     def nic(self) -> str:
         """The guest's name of its virtio NIC."""
         if not self._nic:
-            rows = self.run(["ip", "-brief", "link"]).stdout.splitlines()
-            mac = self._network.taps[0].mac
-            self._nic = next(row.split()[0] for row in rows if mac in row)
+            self._nic = self.nic_of("virtio")
         return self._nic
+
+    def nic_of(self, kind: str) -> str:
+        """The guest's name, just now, of its NIC of a kind of NICS. StopIteration without one."""
+        rows = self.run(["ip", "-brief", "link"]).stdout.splitlines()
+        return next(row.split()[0] for row in rows if NICS[kind][0] in row)
 
     def __enter__(self) -> "Guest":
         try:
