@@ -39,7 +39,7 @@ Outcome = dict[str, Any]
 
 def stress(vm: Guest, toggles: int, disturbances: int, seconds: int) -> Outcome:
     """The outcome of napi_stress.py, its seed included; other managers of links are stopped."""
-    for script in ("napi_contract.py", "stress.py", "napi_stress.py"):
+    for script in ("napi_contract.py", "links.py", "stress.py", "napi_stress.py"):
         vm.put(SCRIPTS / script, f"/root/{script}")
     vm.run(["systemctl", "stop", *MANAGERS])
     seed = random.randrange(1 << 30)

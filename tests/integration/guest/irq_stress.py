@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Switch the interrupts of a device to threaded mode and back while all else happens; print JSON.
 
-Runs in the guest as root, beside stress.py, and imports nothing of rxlane:
-``irq_stress.py INTERFACE SWITCHES DISTURBANCES SECONDS SEED``. One process an interrupt switches
-it. Others write its affinity, change policy and affinity of the threads, take the link down and up
-(which frees interrupts, with most drivers), unbind and bind the driver, and take a CPU offline and
-back. Everybody acts until all have acted often enough or SECONDS are over.
+Runs in the guest as root, beside stress.py, links.py and napi_contract.py, and imports nothing of
+rxlane: ``irq_stress.py INTERFACE SWITCHES DISTURBANCES SECONDS SEED``. One process an interrupt
+switches it. Others write its affinity, change policy and affinity of the threads, take the link
+down and up (which frees interrupts, with most drivers), unbind and bind the driver, and take a CPU
+offline and back. Everybody acts until all have acted often enough or SECONDS are over.
 
 A switch counts when the file reads what was written, and PACKETS arrived since the one before;
 those of interrupts that serve no receive queue never do. While a disturber has taken the traffic
@@ -35,7 +35,6 @@ from stress import (  # type: ignore[import-not-found]
     Gone,
     Nic,
     attempt,
-    command,
     conclude,
     contest,
     disturb,
@@ -216,7 +215,7 @@ def bind(interrupts: Interrupts, nic: Nic, _chance: random.Random) -> None:
     if left:
         raise Fault(f"left after unbind: {left}")
     nic.bind()
-    command("ip", "link", "set", nic.name(), "up")
+    nic.set_up(True)
 
 
 def affinity(interrupts: Interrupts, _nic: Nic, chance: random.Random) -> None:
@@ -268,7 +267,7 @@ def wrong(
 def afterwards(nic: Nic, interrupts: Interrupts, traffic: Traffic, threads: list[str]) -> list[str]:
     """What is wrong once it is calm again."""
     attempt(lambda: write(CPU, "1"), nic.bind)
-    command("ip", "link", "set", nic.name(), "up")
+    nic.set_up(True)
     traffic.wait()
     return [fault for value in (1, 0, 1, 0) for fault in wrong(traffic, interrupts, value, threads)]
 

@@ -22,8 +22,10 @@ NETLINK_GENERIC, SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 16, 270, 10, 11
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_CAPPED, NLM_F_ACK_TLVS = 1, 4, 0x300, 0x100, 0x200
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 3, 1, 2
-NAPI_GET, NAPI_SET = 11, 14
+NAPI_GET, QSTATS_GET, NAPI_SET = 11, 12, 14
 A_IFINDEX, A_ID, A_IRQ, A_PID, A_DEFER, A_FLUSH, A_SUSPEND, A_THREADED = range(1, 9)
+Q_IFINDEX, Q_TYPE, Q_ID, Q_SCOPE, Q_RX_PACKETS = 1, 2, 3, 4, 8
+SCOPE_QUEUE, TYPE_RX = 1, 0
 # The attributes of a NAPI: number and largest value that is taken (of the type, if no other is).
 U32_MAX = (1 << 32) - 1
 ATTRIBUTES = {
@@ -106,6 +108,17 @@ class Netdev:
         body = attr(A_IFINDEX, struct.pack("I", ifindex))
         replies = self._ask(self.family, NAPI_GET, body, NLM_F_DUMP)
         return [attrs(reply[HDR:]) for reply in replies[:-1]]
+
+    def received(self, ifindex: int) -> list[int]:
+        """Packets of each receive queue; of a driver that does not tell them, none."""
+        body = attr(Q_IFINDEX, u32(ifindex)) + attr(Q_SCOPE, u32(SCOPE_QUEUE))
+        replies = self._ask(self.family, QSTATS_GET, body, NLM_F_DUMP)
+        queues = {}
+        for queue in (attrs(reply[HDR:]) for reply in replies[:-1]):
+            if Q_RX_PACKETS in queue and struct.unpack("I", queue[Q_TYPE])[0] == TYPE_RX:
+                number = struct.unpack("I", queue[Q_ID])[0]
+                queues[number] = int.from_bytes(queue[Q_RX_PACKETS], "little")
+        return [queues[number] for number in sorted(queues)]
 
 
 def u32(value: int) -> bytes:

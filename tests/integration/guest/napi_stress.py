@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Switch NAPIs between all modes under flood while everything else happens; print JSON.
 
-Runs in the guest as root, beside napi_contract.py and stress.py, and imports nothing of rxlane:
-``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches it; the
-disturbers take the link down and up, change the channels, unbind and bind the driver, move the
-interface to another network namespace and back, and take a CPU offline and back. Everybody acts
+Runs in the guest as root, beside napi_contract.py, links.py and stress.py, and imports nothing of
+rxlane: ``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches
+it; the disturbers take the link down and up, change the channels, unbind and bind the driver, move
+the interface to another network namespace and back, and take a CPU offline and back. Everybody acts
 until all have acted often enough or SECONDS are over.
 
 A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived since the
@@ -16,7 +16,6 @@ the kernel could tell of stalled tasks.
 
 import multiprocessing as mp
 import random
-import re
 import socket
 import struct
 import subprocess
@@ -26,6 +25,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import links  # type: ignore[import-not-found]
 from napi_contract import A_ID, A_PID, A_THREADED, Netdev, attr, u32  # type: ignore[import-not-found]
 from stress import (  # type: ignore[import-not-found]
     CPU,
@@ -35,9 +35,9 @@ from stress import (  # type: ignore[import-not-found]
     Gone,
     Nic,
     attempt,
-    command,
     conclude,
     contest,
+    contested,
     disturb,
     hotplug,
     link,
@@ -110,22 +110,23 @@ class Toggler:
 
 def channels(nic: Nic, _chance: random.Random) -> None:
     for count in (1, QUEUES):
-        command("ethtool", "-L", nic.name(), "combined", str(count))
+        nic.set_channels(count)
 
 
 def bind(nic: Nic, _chance: random.Random) -> None:
     nic.unbind()
     nic.bind()
-    command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
-    command("ip", "link", "set", nic.name(), "up")
+    nic.set_channels(QUEUES)
+    nic.set_up(True)
 
 
 def namespace(nic: Nic, chance: random.Random) -> None:
     name = nic.name()
-    command("ip", "link", "set", name, "netns", AWAY)
-    time.sleep(chance.uniform(0, 0.05))
-    command("ip", "-n", AWAY, "link", "set", name, "netns", "1")
-    command("ip", "link", "set", name, "up")
+    with contested():
+        links.put(name, AWAY)
+        time.sleep(chance.uniform(0, 0.05))
+        links.fetch(name, AWAY)
+    nic.set_up(True)
 
 
 DISTURBERS: dict[str, Disturber] = {
@@ -155,11 +156,12 @@ def toggle(board: Board, nic: Nic, role: str, chance: random.Random) -> None:
 def bring_home(nic: Nic) -> None:
     """Everything that a disturber may have left in the middle."""
     attempt(lambda: write(CPU, "1"), nic.bind)
-    shown = subprocess.run(["ip", "-n", AWAY, "-br", "link"], capture_output=True, text=True)
-    for name in re.findall(r"^((?!lo\b)[\w.]+)", shown.stdout, re.M):
-        command("ip", "-n", AWAY, "link", "set", name, "netns", "1")
-    command("ip", "link", "set", nic.name(), "up")
-    command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
+    with links.inside(AWAY):
+        left = links.names()
+    for name in left:
+        links.fetch(name, AWAY)
+    nic.set_up(True)
+    nic.set_channels(QUEUES)
 
 
 def set_all(nic: Nic, netdev: Netdev, mode: int) -> None:
@@ -215,9 +217,9 @@ def afterwards(nic: Nic) -> list[str]:
             faults += tasks_stalled()
     for mode in (ON, OFF):
         # The NAPI of a queue that is not there just now is switched with its device.
-        command("ethtool", "-L", nic.name(), "combined", "1")
+        nic.set_channels(1)
         Path(f"/sys/class/net/{nic.name()}/threaded").write_text(str(mode))
-        command("ethtool", "-L", nic.name(), "combined", str(QUEUES))
+        nic.set_channels(QUEUES)
         faults += [f"back after -L: {fault}" for fault in unlike(nic, netdev, mode)]
     return faults + [f"left: {name}" for name in tasks_named("napi/")]
 

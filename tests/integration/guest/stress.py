@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the stress scripts have in common: many processes, a board of counts, a watch over them.
 
-Runs in the guest as root and imports nothing of rxlane. One process a role: togglers switch
-something, disturbers take the interface away in some way and bring it back. Everybody acts until
-all have acted often enough or the time is over.
+Runs in the guest as root, beside napi_contract.py and links.py, and imports nothing of rxlane. One
+process a role: togglers switch something, disturbers take the interface away in some way and bring
+it back. Everybody acts until all have acted often enough or the time is over.
 """
 
 import json
@@ -11,35 +11,43 @@ import multiprocessing as mp
 import os
 import random
 import re
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
+
+import links  # type: ignore[import-not-found]
+from napi_contract import Netdev  # type: ignore[import-not-found]
 
 CPU = Path("/sys/devices/system/cpu/cpu1/online")
 # A role that did nothing for so long, in seconds, is stuck.
 STUCK_S = 120.0
 # How far, of all it has to do, a disturber may be ahead of what sets the pace.
 AHEAD = 0.02
+# The longest pause of a disturber, in seconds.
+PAUSE_S = 5.0
 
 
 class Gone(Exception):
     """The interface, or what was to be done with it, is away just now: a disturber has it."""
 
 
-def command(*argv: str) -> None:
-    """Raises Gone where it fails: which of the disturbers was faster is nobody's fault."""
-    if subprocess.run(argv, capture_output=True, timeout=600, check=False).returncode:
-        raise Gone(argv)
+@contextmanager
+def contested() -> Iterator[None]:
+    """Gone where it fails: which of the disturbers was faster is nobody's fault."""
+    try:
+        yield
+    except OSError as error:
+        raise Gone(error) from error
 
 
 def write(path: Path, text: str) -> None:
-    try:
+    with contested():
         path.write_text(text)
-    except OSError as error:
-        raise Gone(path) from error
 
 
 class Nic:
@@ -50,26 +58,39 @@ class Nic:
         self.driver = (self.place / "driver").resolve()
 
     def name(self) -> str:
-        try:
-            return os.listdir(self.place / "net")[0]
-        except (FileNotFoundError, IndexError) as error:
-            raise Gone("interface") from error
+        with contested():
+            found = os.listdir(self.place / "net")
+        if not found:
+            raise Gone("interface")
+        return found[0]
 
     def received(self) -> int:
-        try:
-            path = Path(f"/sys/class/net/{self.name()}/statistics/rx_packets")
-            return int(path.read_text())
-        except OSError as error:
-            raise Gone("statistics") from error
+        with contested():
+            return int(Path(f"/sys/class/net/{self.name()}/statistics/rx_packets").read_text())
 
     def by_queue(self) -> list[int]:
-        """Packets of each receive queue; of a single one those of the interface."""
+        """Packets of each receive queue; of a single one those of the interface.
+
+        What drivers tell the netdev family is no part of what they tell ethtool, and the reverse.
+        """
         name = self.name()
+        with contested():
+            told_netdev: list[int] = Netdev().received(socket.if_nametoindex(name))
+        if told_netdev:
+            return told_netdev
         told = subprocess.run(["ethtool", "-S", name], capture_output=True, text=True)
         found = re.findall(r"rx_?(?:queue_)?\d+_packets: (\d+)", told.stdout)
         if not found and len(list(Path(f"/sys/class/net/{name}/queues").glob("rx-*"))) > 1:
             raise Gone("statistics of queues")
         return [int(n) for n in found] or [self.received()]
+
+    def set_up(self, up: bool) -> None:
+        with contested():
+            links.set_up(self.name(), up)
+
+    def set_channels(self, combined: int) -> None:
+        with contested():
+            links.set_channels(self.name(), combined)
 
     def unbind(self) -> None:
         write(self.driver / "unbind", self.place.name)
@@ -99,10 +120,9 @@ class Arrivals:
 
 
 def link(nic: Nic, chance: random.Random) -> None:
-    name = nic.name()
-    command("ip", "link", "set", name, "down")
+    nic.set_up(False)
     time.sleep(chance.uniform(0, 0.05))
-    command("ip", "link", "set", name, "up")
+    nic.set_up(True)
 
 
 def hotplug(_nic: Nic, chance: random.Random) -> None:
@@ -152,14 +172,20 @@ class Board:
 
 
 def disturb(board: Board, nic: Nic, role: str, disturber: Disturber, chance: random.Random) -> None:
+    """Pauses for about as long as it acts, and the longer the more often it came too late: where
+    all acted all the time, each would undo what the others are at, and hardly one succeed.
+    """
+    late = 0
     while not board.over():
+        began = time.monotonic()
         try:
             disturber(nic, chance)
             board.add(role)
+            late = 0
         except Gone:
-            time.sleep(0.01)
+            late += 1
         board.acted(role)
-        time.sleep(chance.uniform(0, 0.1))
+        time.sleep(min(chance.uniform(0, (time.monotonic() - began) * 2 ** (late + 1)), PAUSE_S))
         # Who is ahead leaves the others more of the time.
         while board.ahead(role) and not board.over():
             board.acted(role)
