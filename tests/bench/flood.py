@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import tools
-from lab.vm import Guest
+from lab.qga import Completed
+from lab.vm import CommandFailed, Guest
 
 GUEST_ADDRESS = "10.77.0.2"
 SINK_PORT = 6000
@@ -187,15 +188,18 @@ class Bench:
         return reading(json.loads(sent.stdout), self.read_sink())
 
     @contextmanager
-    def flooding(self, flows: int, size: int, rate: int) -> Iterator[None]:
-        """A flood for as long as the block takes; nobody receives it."""
+    def flooding(self, flows: int, size: int, rate: int, to: str = GUEST_ADDRESS) -> Iterator[None]:
+        """A flood for as long as the block takes; nobody receives it. CommandFailed if it ended."""
         sender = self.guest.popen(
-            [str(self.built["udpflood"]), "--to", GUEST_ADDRESS, "--port", str(SINK_PORT),
+            [str(self.built["udpflood"]), "--to", to, "--port", str(SINK_PORT),
              "--flows", str(flows), "--size", str(size), "--rate", str(rate),
              "--batch", str(BATCH), "--ms", str(LONGEST_MS)]
         )  # fmt: skip
         try:
             yield
+            if sender.poll() is not None:
+                said = sender.communicate()
+                raise CommandFailed(Completed(("udpflood",), sender.returncode, *said))
         finally:
             sender.kill()
             sender.communicate()

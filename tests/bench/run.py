@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
-    run.py [--table 000] [--table 001] [--table goodput] [--table third] [--table scheduling]
-           [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
+    run.py [--table 000] [--table 001] [--table 002] [--table goodput] [--table third]
+           [--table scheduling] [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
 
-The tables of seeds 000 and 001 share a guest of one CPU; the latency tables boot guests of their
-own.
+The tables of seeds 000 and 001 share a guest of one CPU; 002 and the latency tables boot guests of
+their own.
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bench import goodput, latency, plots, scheduling, seed000, seed001, tables, third
+from bench import goodput, latency, plots, scheduling, seed000, seed001, seed002, tables, third
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
 from bench.qmp import MonitorRefused
@@ -111,7 +111,7 @@ def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> 
 
 FLOODS = {"000": table_000, "001": table_001, "goodput": table_goodput, "third": table_third,
           "scheduling": table_scheduling}  # fmt: skip
-TABLES = (*FLOODS, "003", "bases")
+TABLES = (*FLOODS, "002", "003", "bases")
 FLOOD_ROUNDS, QUICK_ROUNDS = 5, 3
 
 
@@ -148,6 +148,25 @@ def run_floods(kernel: KernelImage, args: argparse.Namespace, report: Report) ->
         run_floods(kernel, args, report)
 
 
+def table_002(kernel: KernelImage, args: argparse.Namespace, rounds: int, report: Report) -> None:
+    spec = GuestSpec(
+        cpus=seed002.CPUS, memory_mb=1024, queues=1, e1000e=True, extra_cmdline=CMDLINE
+    )
+    with Guest(kernel, spec) as guest:
+        if guest.run(["cat", f"/sys/class/net/{guest.nic}/rx_threads"], check=False).rc:
+            report.skipped.append("002: the kernel has no rx_threads")
+            return
+        rows = seed002.measure(Bench(guest), args.quick, rounds, say)
+        guest.check_splats()
+    show(
+        "Seed 002, a router of one NIC queue: median (lowest..highest run)",
+        tables.forwarding_table(rows),
+    )
+    print(f"The seed's own:\n{seed002.SEED.read_text()}")
+    report.results["002"] = tables.plain(rows)
+    report.missed += [line for row in rows for line in row.missed]
+
+
 def run_tables(args: argparse.Namespace) -> Report:
     kernel = KERNELS[args.kernel]()
     report = Report(
@@ -158,6 +177,9 @@ def run_tables(args: argparse.Namespace) -> Report:
         args.rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
         report.conditions["rounds"] = args.rounds
         run_floods(kernel, args, report)
+    if "002" in args.table:
+        rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
+        table_002(kernel, args, rounds, report)
     if "003" in args.table:
         latency.table_003(kernel, args.quick, asked, report)
     if "bases" in args.table:
@@ -198,7 +220,7 @@ def main(argv: list[str]) -> int:
     try:
         return conclude(run_tables(args))
     except (GuestLost, CommandFailed, Splat, StepFailed, ToolBuildFailed, NoRoom,
-            ModeRefused, MonitorRefused) as error:  # fmt: skip
+            ModeRefused, MonitorRefused, seed002.NothingArrived) as error:  # fmt: skip
         print(f"bench: {type(error).__name__}: {error}", file=sys.stderr)
         return 3
 

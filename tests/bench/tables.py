@@ -12,6 +12,7 @@ from bench.goodput import Curve
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
 from bench.seed001 import IrqRow
+from bench.seed002 import Row
 from bench.stats import Ratio, Summary
 from bench.third import ThirdRow
 
@@ -63,6 +64,29 @@ def flood_table(rows: Sequence[FloodRow]) -> str:
                 delta(row.gain.median),
                 delta(row.seed.gain),
                 "yes" if row.holds else "NO",
+            )
+            for row in rows
+        ],
+    )
+
+
+def forwarding_table(rows: Sequence[Row]) -> str:
+    head = ("direction, load, way", "kpps", "Mbit/s", "of RPS", "CPUs busy", "IPIs/1,000",
+            "packets/batch", "packets/wakeup")  # fmt: skip
+    return text_table(
+        head,
+        [
+            (
+                f"{row.direction}, {row.load}, {row.way.label}",
+                thousands(row.rate),
+                f"{row.bits.median / 1e6:.1f}",
+                ""
+                if row.of_rps is None
+                else f"{row.of_rps.median:.2f} ({row.of_rps.low:.2f}..{row.of_rps.high:.2f})",
+                f"{row.busy.median:.2f}",
+                f"{row.ipis.median:.1f} ({row.ipis.low:.1f}..{row.ipis.high:.1f})",
+                f"{row.batch.median:.1f}" if row.way.name == "rx" else "",
+                f"{row.wake.median:.0f}" if row.way.name == "rx" else "",
             )
             for row in rows
         ],
