@@ -151,10 +151,10 @@ def xdp_program() -> Iterator[int]:
         os.close(descriptor)
 
 
-def set_xdp(device: str, descriptor: int) -> int:
+def set_xdp(device: str, descriptor: int, flags: int = XDP_FLAGS_DRV_MODE) -> int:
     """The errno of attaching a program, or of detaching the one there is with -1."""
     program = attr(IFLA_XDP_FD, struct.pack("i", descriptor))
-    program += attr(IFLA_XDP_FLAGS, u32(XDP_FLAGS_DRV_MODE))
+    program += attr(IFLA_XDP_FLAGS, u32(flags))
     link = struct.pack("BxHiII", 0, 0, socket.if_nametoindex(device), 0, 0)
     body = link + attr(IFLA_XDP | NLA_F_NESTED, program)
     head = struct.pack("IHHII", 16 + len(body), RTM_SETLINK, NLM_F_REQUEST | NLM_F_ACK, 1, 0)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make check-long`: one device is flooded; what becomes of others, of neighbours and of memory.
+
+The flood comes from the host by the virtio NIC, whose one interrupt is on CPU 0. What it costs in
+the guest are rules of tc on that NIC, which nothing matches; they are gone through on CPU 1, by
+helper threads or, to compare, by RPS, so that the interrupt's CPU takes in all that comes.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_deadlock_72 import flooded
+
+from bench.tools import build_tool
+from conftest import MANAGERS
+from lab.kernel import build
+from lab.rootfs import NICS
+from lab.selftests import selftests
+from lab.vm import Guest, GuestSpec
+
+pytestmark = pytest.mark.long
+
+SCRIPTS = Path(__file__).parent / "guest"
+ON_GUEST = ("napi_contract.py", "napi_threads_kept.py", "napi_survives.py", "neighbours.py",
+            "rx_paths.py", "rx_threads_told.py")  # fmt: skip
+# Messages a second, and the rules that leave an emulated CPU some 700 or 2,500 packets a second:
+# nine of ten are to be dropped, or enough to keep a backlog full.
+RATE, MANY_RULES, RULES = 9_000, 64_000, 12_000
+IRQ_CPU, WORK_CPU, ECHO_CPU = 0, 1, 2
+SETTLE_S = 2.0
+TAP_QUEUE = 10_000
+# Neighbours: how often each is found anew, and what part of the flood is not dropped meanwhile.
+TIMES, MOST_KEPT = 100, 0.1
+QUIET_PEERS, OWN6 = (["10.77.0.77/24"], ["fd77::77/64", "nodad"]), "fd77::2/64"
+# The other device's requests; what RPS has to lose for the load to say anything.
+REQUESTS, GAP_US, TIMEOUT_MS, PORT = 200, 5_000, 300, 6300
+RPS_LOSES, SLOWER = 0.05, 3.0
+# How long flows are sent while the number of threads changes, and how many a second at least.
+ORDER_S, LEAST_RATE = 600, 200
+SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/net"
+# The bytes that each packet of a backlog may have, scaling.rst.
+SKB_BYTES = 4096
+BACKLOGS = (1000, 6000)
+MEMORY_MB, MEMORY_S = 256, 20
+LARGEST, FULL = 1400, 0.3
+# What else in the guest comes and goes meanwhile, in bytes.
+OTHERS = 12 << 20
+
+Counts = dict[str, int]
+
+
+@contextmanager
+def machine(words: str = "", **spec: Any) -> Iterator[Guest]:
+    """A guest whose NICs interrupt IRQ_CPU and which nothing else configures."""
+    with Guest(build("6.12", patched=True), GuestSpec(extra_cmdline=words, **spec)) as vm:
+        vm.run(["systemctl", "stop", "irqbalance", *MANAGERS])
+        bind = f"for f in /proc/irq/*/smp_affinity_list; do echo {IRQ_CPU} > $f; done 2> /dev/null"
+        vm.run(["sh", "-c", bind], check=False)
+        # What comes while this machine's CPUs are taken waits there.
+        vm.host(["ip", "link", "set", "t-virtio", "txqueuelen", str(TAP_QUEUE)])
+        for script in ON_GUEST:
+            vm.put(SCRIPTS / script, f"/root/{script}")
+        yield vm
+        vm.check_splats()
+
+
+def load_rules(vm: Guest, rules: int) -> None:
+    """All of one list, so that each packet of the flood is compared with every one."""
+    dev = vm.nic
+    rule = "filter add dev {} ingress protocol ip prio 1 u32 match ip src 203.0.{}.{} action drop"
+    lines = [f"qdisc add dev {dev} clsact"]
+    lines += [rule.format(dev, *divmod(number, 256)) for number in range(rules)]
+    vm.put("\n".join([*lines, ""]).encode(), "/root/rules")
+    vm.run(["tc", "-batch", "/root/rules"], timeout=300)
+
+
+def set_threads(vm: Guest, dev: str, cpus: list[int]) -> None:
+    """One helper thread on each of the CPUs; none of them, none."""
+    folder = f"/sys/class/net/{dev}"
+    vm.run(["sh", "-c", f"echo {len(cpus)} > {folder}/rx_threads"])
+    for number, cpu in enumerate(cpus):
+        pid = vm.run(["cat", f"{folder}/rx_thread/{number}/pid"]).stdout.strip()
+        vm.run(["taskset", "-pc", str(cpu), pid])
+
+
+def set_rps(vm: Guest, dev: str, cpu: int) -> None:
+    files = f"/sys/class/net/{dev}/queues/rx-*/rps_cpus"
+    vm.run(["sh", "-c", f"for f in {files}; do echo {1 << cpu:x} > $f; done"])
+
+
+def set_backlog(vm: Guest, packets: int) -> None:
+    vm.run(["sysctl", "-q", "-w", f"net.core.netdev_max_backlog={packets}"])
+
+
+def told(vm: Guest, seconds: float = 0) -> dict[str, Any]:
+    argv = ["python3", "/root/rx_threads_told.py", vm.nic, str(seconds)]
+    found: dict[str, Any] = json.loads(vm.run(argv, timeout=seconds + 60).stdout)
+    return found
+
+
+def tap_drops(vm: Guest, kind: str) -> int:
+    """Packets that the guest's ring had no room for: QEMU then leaves them in the tap."""
+    shown = json.loads(vm.host(["ip", "-s", "-j", "link", "show", "dev", f"t-{kind}"]).stdout)
+    return int(shown[0]["stats64"]["tx"]["dropped"])
+
+
+@dataclass(frozen=True)
+class Flooded:
+    """What became of the flood: by helper threads, and dropped before the guest's stack."""
+
+    packets: int
+    dropped: int
+    at_tap: int
+
+    @property
+    def kept(self) -> float:
+        """The part of what was handed to helper threads that they delivered."""
+        return self.packets / (self.packets + self.dropped)
+
+
+@contextmanager
+def counted(vm: Guest) -> Iterator[list[Flooded]]:
+    """The flood for as long as the block takes; what became of it is in the list afterwards."""
+    outcome: list[Flooded] = []
+    with flooded(vm, "virtio", RATE):
+        time.sleep(SETTLE_S)
+        before, at_tap = told(vm)["counts"], tap_drops(vm, "virtio")
+        yield outcome
+        after = told(vm)["counts"]
+        grown = {name: after[name] - before[name] for name in ("packets", "dropped")}
+        outcome.append(Flooded(**grown, at_tap=tap_drops(vm, "virtio") - at_tap))
+
+
+def test_neighbours_are_found_while_nearly_all_is_dropped() -> None:
+    """Both ways of asking; the answers come by the flooded device. Nothing else in the guest speaks
+    to these neighbours: the flood has another address, which the guest answers.
+    """
+    with machine(cpus=2, queues=1) as vm:
+        load_rules(vm, MANY_RULES)
+        set_threads(vm, vm.nic, [WORK_CPU])
+        for peer in QUIET_PEERS:
+            vm.host(["ip", "address", "add", *peer, "dev", "t-virtio"])
+        vm.run(["ip", "address", "add", OWN6, "dev", vm.nic, "nodad"])
+        peers = [peer[0].partition("/")[0] for peer in QUIET_PEERS]
+        with counted(vm) as outcome:
+            argv = ["python3", "/root/neighbours.py", vm.nic]
+            told_of = [vm.run([*argv, peer, str(TIMES)], timeout=600).stdout for peer in peers]
+    print(dict(zip(peers, told_of, strict=True)), outcome)
+    assert all(json.loads(one)["found"] == TIMES for one in told_of)
+    assert outcome[0].kept <= MOST_KEPT
+    assert outcome[0].at_tap == 0
+
+
+def test_what_else_handles_packets_goes_on() -> None:
+    with machine(cpus=2, queues=1, e1000e=True) as vm:
+        dev, address = vm.nic_of("e1000e"), NICS["e1000e"][1]
+        set_threads(vm, dev, [IRQ_CPU, WORK_CPU])
+        argv = ["python3", "/root/rx_paths.py", dev, address, address.replace(".2/24", ".1")]
+        came: dict[str, Counts] = json.loads(vm.run(argv, timeout=600).stdout)
+    print(json.dumps(came, indent=1))
+    assert came.keys() == {"plain", "without GRO", "generic XDP", "tc ingress", "bond"}
+    for way, one in came.items():
+        assert one["answered"] == one["echoes"], way
+        assert one["threads"] >= one["echoes"], way
+    assert came["tc ingress"]["seen"] >= came["tc ingress"]["echoes"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("backlog", BACKLOGS)
+def test_memory_is_bounded(small: Guest, backlog: int, threads: int) -> None:
+    """Of the largest packets that fit the link; the bound is that of scaling.rst."""
+    vm, bound = small, threads * backlog * SKB_BYTES
+    set_backlog(vm, backlog)
+    before = told(vm)["most"]["memory"]
+    set_threads(vm, vm.nic, [WORK_CPU] * threads)
+    with flooded(vm, "virtio", RATE, size=LARGEST):
+        found = told(vm, MEMORY_S)
+    set_threads(vm, vm.nic, [])
+    most, grown = found["most"], found["most"]["memory"] - before
+    print(f"backlog {backlog}, {threads} threads: bound {bound}, waiting {most['waiting']}, "
+          f"memory grown by {grown}, {found['counts']}")  # fmt: skip
+    assert found["counts"]["dropped"] > backlog, "the backlog was not full"
+    assert bound * FULL <= most["waiting"] <= bound
+    assert grown <= bound + OTHERS
+    assert found["killed"] == 0
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Guest]:
+    with machine(cpus=2, queues=1, memory_mb=MEMORY_MB) as vm:
+        load_rules(vm, RULES)
+        yield vm
+
+
+def echoes(vm: Guest) -> dict[str, float]:
+    """Round trips of the other device, in ns, and the part of requests without an answer."""
+    to = NICS["e1000e"][1].removesuffix("/24")
+    argv = [str(build_tool("udpecho")), "--to", to, "--port", str(PORT), "--count", str(REQUESTS),
+            "--gap-us", str(GAP_US), "--timeout-ms", str(TIMEOUT_MS)]  # fmt: skip
+    done = json.loads(vm.host(argv, timeout=900).stdout)
+    return {"lost": done["lost"] / REQUESTS, "p50": done["rtt_ns"].get("p50", math.inf)}
+
+
+@contextmanager
+def sharing(words: str = "") -> Iterator[tuple[Guest, str]]:
+    """A guest whose other device, named beside it, answers echoes."""
+    with machine(words, cpus=3, queues=1, e1000e=True) as vm:
+        load_rules(vm, RULES)
+        vm.put(build_tool("udpecho"), "/root/udpecho", mode=0o755)
+        vm.run(["/root/udpecho", "--serve", "--port", str(PORT), "--cpu", str(ECHO_CPU),
+                "--background", "/run/udpecho.pid"])  # fmt: skip
+        yield vm, vm.nic_of("e1000e")
+
+
+@pytest.mark.parametrize("words", ["", "thread_backlog_napi"])
+def test_with_rps_the_flooded_device_takes_from_the_other(words: str) -> None:
+    """What the threads are for: with RPS on the same CPU this very load drops the other's packets,
+    whether the backlog is worked off by softirqs or by threads of its own.
+    """
+    with sharing(words) as (vm, other):
+        for dev in (vm.nic, other):
+            set_rps(vm, dev, WORK_CPU)
+        idle = echoes(vm)
+        with flooded(vm, "virtio", RATE):
+            time.sleep(SETTLE_S)
+            loaded = echoes(vm)
+    print(f"RPS {words}: idle {idle}, beside a flood {loaded}")
+    assert idle["lost"] == 0 and loaded["lost"] >= RPS_LOSES
+
+
+def test_with_threads_it_takes_nothing_from_the_other() -> None:
+    with sharing() as (vm, other):
+        for dev in (vm.nic, other):
+            set_threads(vm, dev, [WORK_CPU])
+        idle = echoes(vm)
+        with counted(vm) as outcome:
+            loaded = echoes(vm)
+        threads = f"/sys/class/net/{other}/rx_thread/0/dropped"
+        dropped = int(vm.run(["cat", threads]).stdout)
+    ratio = loaded["p50"] / idle["p50"]
+    print(f"idle {idle}, beside a flood {loaded}: median x{ratio:.2f}; {outcome}")
+    assert outcome[0].kept < 1 - RPS_LOSES, "the flooded device's backlog was not full"
+    assert dropped == 0 and loaded["lost"] == 0
+    assert ratio <= SLOWER
+
+
+def test_forwarded_flows_are_in_order_for_ten_minutes() -> None:
+    spec = GuestSpec(cpus=4, share=[selftests("6.12")])
+    script = f"cd {SELFTESTS} && SECONDS_OF_LOAD={ORDER_S} TESTS=forward_test ./rx_threads.sh 2>&1"
+    with Guest(build("6.12", patched=True), spec) as vm:
+        printed = vm.run(["sh", "-c", script], timeout=2 * ORDER_S, check=False).stdout
+        vm.check_splats()
+    print(printed)
+    found = re.search(r"received (\d+) .*late (\d+)", printed)
+    assert found and int(found[1]) > ORDER_S * LEAST_RATE and int(found[2]) == 0
