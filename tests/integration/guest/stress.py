@@ -28,8 +28,8 @@ CPU = Path("/sys/devices/system/cpu/cpu1/online")
 STUCK_S = 120.0
 # How far, of all it has to do, a disturber may be ahead of what sets the pace.
 AHEAD = 0.02
-# The longest pause of a disturber, in seconds.
-PAUSE_S = 5.0
+# The longest pause of a disturber, in seconds, and after how many failures its pauses grow no more.
+PAUSE_S, LATE = 5.0, 5
 
 
 class Gone(Exception):
@@ -185,7 +185,8 @@ def disturb(board: Board, nic: Nic, role: str, disturber: Disturber, chance: ran
         except Gone:
             late += 1
         board.acted(role)
-        time.sleep(min(chance.uniform(0, (time.monotonic() - began) * 2 ** (late + 1)), PAUSE_S))
+        longest = (time.monotonic() - began) * 2 ** (min(late, LATE) + 1)
+        time.sleep(min(chance.uniform(0, longest), PAUSE_S))
         # Who is ahead leaves the others more of the time.
         while board.ahead(role) and not board.over():
             board.acted(role)
