@@ -4,8 +4,8 @@
 The host floods the guest's NIC, whose one interrupt is on CPU 0. In one direction all is routed to
 a dummy device, so a packet costs what the protocol and the hand-over to another CPU do; in both,
 two NICs are flooded and each sends what the other received; TCP comes in by one and leaves by the
-other. Off, RPS and rx_threads alternate in
-one boot, at a rate far below what the guest can do, at one in between, and flooded.
+other. Off, RPS and rx_threads alternate in one boot, at a rate far below what the guest can do, at
+one in between, flooded, and flooded with a list of rules to pass.
 
 Two host cores run all of the guest's CPUs: how a rate scales with CPUs does not show here, what the
 hand-over costs does.
@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import flood, tcp
+from bench import flood, rules, tcp
 from bench.flood import Bench
 from bench.seed000 import in_turn
 from bench.stats import Ratio, Summary, quotient, ratio, summary
@@ -30,7 +30,6 @@ from lab.vm import Guest
 CPUS = 4
 FLOWS, SIZE = 100, 64
 COUNTS = (1, 2, 4)
-LOADS = {"low": 2_000, "middle": 10_000, "flood": 330_000}
 DIRECTIONS = ("one", "both")
 WINDOW_MS = 3000
 DUMMY, NOBODY = "fwd0", "02:00:00:00:00:07"
@@ -39,6 +38,7 @@ SEED = Path(__file__).with_suffix(".txt")
 OF_RPS = 0.95  # at each load
 IPIS = 20  # per 1,000 packets, flooded
 STREAMS = (1, 8)
+RULES = 1000
 Say = Callable[[str], None]
 Load = Callable[[], AbstractContextManager[list[tuple[str, str]]]]
 
@@ -65,6 +65,23 @@ class Way(NamedTuple):
 
 
 WAYS = (Way("off", 1), *(Way(name, count) for count in COUNTS for name in ("rps", "rx")))
+
+
+class Offered(NamedTuple):
+    """Messages a second, and the tc rules that each has to pass."""
+
+    rate: int
+    rules: int = 0
+
+
+# Routing alone costs so little that not the CPUs beside the interrupt's are full, but that one; in
+# the last load they are.
+LOADS = {
+    "low": Offered(2_000),
+    "middle": Offered(10_000),
+    "flood": Offered(330_000),
+    "rules": Offered(150_000, RULES),
+}
 
 
 class Line(NamedTuple):
@@ -116,7 +133,7 @@ class Row:
         found = []
         if self.of_rps is not None and self.of_rps.median < OF_RPS:
             found.append(f"{self.of_rps.median:.2f} of RPS's rate, not {OF_RPS:g}")
-        if self.of_rps is not None and self.load == "flood" and self.ipis.median > IPIS:
+        if self.of_rps is not None and self.load == "rules" and self.ipis.median > IPIS:
             found.append(f"{self.ipis.median:.1f} IPIs per 1,000 packets, not {IPIS}")
         if self.load == "low" and self.ipis_of_rps is not None and self.ipis_of_rps > 1:
             found.append(f"{self.ipis_of_rps:.2f} times RPS's IPIs")
@@ -214,6 +231,16 @@ def flooded(bench: Bench, wanted: Sequence[Line], rate: int) -> Iterator[list[tu
 
 
 @contextmanager
+def ruled(guest: Guest, wanted: Sequence[Line], count: int) -> Iterator[None]:
+    """So many rules on what each line comes in by."""
+    for line in wanted if count else ():
+        rules.load(guest, line.dev, count)
+    yield
+    for line in wanted if count else ():
+        rules.clear(guest, line.dev)
+
+
+@contextmanager
 def streaming(bench: Bench, far: str, count: int) -> Iterator[list[tuple[str, str]]]:
     """TCP there; what comes back are the acknowledgements."""
     there = bench.nic, bench.guest.nic_of("e1000e")
@@ -240,12 +267,14 @@ def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Row]:
     """Messages in one direction and in both, then TCP. NothingArrived, CommandFailed."""
     set_up(bench)
     found: list[Row] = []
-    for direction, load in product(DIRECTIONS, ["flood"] if quick else LOADS):
+    for direction, load in product(DIRECTIONS, ["flood", "rules"] if quick else LOADS):
         wanted = lines(bench, both=direction == "both")
         for line in wanted:
             lead(bench.guest, line)
-        under = partial(flooded, bench, wanted, LOADS[load])
-        found += in_turns(bench, direction, load, under, rounds, say)
+        offered = LOADS[load]
+        with ruled(bench.guest, wanted, offered.rules):
+            under = partial(flooded, bench, wanted, offered.rate)
+            found += in_turns(bench, direction, load, under, rounds, say)
     with tcp.far_end(bench) as far:
         tcp.reach(bench)
         for count in STREAMS:

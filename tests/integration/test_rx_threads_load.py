@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from test_deadlock_72 import flooded
 
+from bench import rules
 from bench.tools import build_tool
 from conftest import MANAGERS
 from lab.kernel import build
@@ -70,16 +71,6 @@ def machine(words: str = "", **spec: Any) -> Iterator[Guest]:
             vm.put(SCRIPTS / script, f"/root/{script}")
         yield vm
         vm.check_splats()
-
-
-def load_rules(vm: Guest, rules: int) -> None:
-    """All of one list, so that each packet of the flood is compared with every one."""
-    dev = vm.nic
-    rule = "filter add dev {} ingress protocol ip prio 1 u32 match ip src 203.0.{}.{} action drop"
-    lines = [f"qdisc add dev {dev} clsact"]
-    lines += [rule.format(dev, *divmod(number, 256)) for number in range(rules)]
-    vm.put("\n".join([*lines, ""]).encode(), "/root/rules")
-    vm.run(["tc", "-batch", "/root/rules"], timeout=300)
 
 
 def set_threads(vm: Guest, dev: str, cpus: list[int]) -> None:
@@ -144,7 +135,7 @@ def test_neighbours_are_found_while_nearly_all_is_dropped() -> None:
     to these neighbours: the flood has another address, which the guest answers.
     """
     with machine(cpus=2, queues=1) as vm:
-        load_rules(vm, MANY_RULES)
+        rules.load(vm, vm.nic, MANY_RULES)
         set_threads(vm, vm.nic, [WORK_CPU])
         for peer in QUIET_PEERS:
             vm.host(["ip", "address", "add", *peer, "dev", "t-virtio"])
@@ -196,7 +187,7 @@ def test_memory_is_bounded(small: Guest, backlog: int, threads: int) -> None:
 @pytest.fixture(scope="module")
 def small() -> Iterator[Guest]:
     with machine(cpus=2, queues=1, memory_mb=MEMORY_MB) as vm:
-        load_rules(vm, RULES)
+        rules.load(vm, vm.nic, RULES)
         yield vm
 
 
@@ -213,7 +204,7 @@ def echoes(vm: Guest) -> dict[str, float]:
 def sharing(words: str = "") -> Iterator[tuple[Guest, str]]:
     """A guest whose other device, named beside it, answers echoes."""
     with machine(words, cpus=3, queues=1, e1000e=True) as vm:
-        load_rules(vm, RULES)
+        rules.load(vm, vm.nic, RULES)
         vm.put(build_tool("udpecho"), "/root/udpecho", mode=0o755)
         vm.run(["/root/udpecho", "--serve", "--port", str(PORT), "--cpu", str(ECHO_CPU),
                 "--background", "/run/udpecho.pid"])  # fmt: skip
