@@ -51,6 +51,9 @@ MANAGERS = ("irqbalance", "systemd-networkd.socket", "systemd-networkd",
             "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
             "systemd-udevd")  # fmt: skip
 
+# What guest/stress.py and all that imports it need beside them.
+STRESS = ("napi_contract.py", "links.py", "stress.py")
+
 
 @dataclass(frozen=True)
 class Host:

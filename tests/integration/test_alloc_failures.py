@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conftest import STRESS
 from lab.kernel import build
 from lab.vm import Guest, GuestSpec
 
@@ -49,7 +50,7 @@ def test_napis_are_set_whole_or_not_at_all(machine: Guest) -> None:
 
 
 def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
-    found = outcome(machine, "irq_alloc_failures.py", "stress.py", "irq_stress.py")
+    found = outcome(machine, "irq_alloc_failures.py", *STRESS, "irq_stress.py")
     assert found["faults"] == []
     came = found["operations"]
     assert len(came) == 3 * len(("first", "1", "0"))

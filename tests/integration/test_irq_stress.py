@@ -17,7 +17,7 @@ import pytest
 from test_deadlock_72 import flooded
 from test_irq_threaded import MODULE, SELFTESTS, check
 
-from conftest import MANAGERS, missing
+from conftest import MANAGERS, STRESS, missing
 from lab.kernel import build
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -41,7 +41,7 @@ def machine(igb: str) -> Iterator[Guest]:
         cpus=2, queues=2, memory_mb=2048, e1000e=True, igb=not igb, share=[selftests("6.12")]
     )
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
-        for script in ("napi_contract.py", "links.py", "stress.py", "irq_stress.py"):
+        for script in (*STRESS, "irq_stress.py"):
             vm.put(SCRIPTS / script, f"/root/{script}")
         yield vm
 

@@ -20,7 +20,7 @@ import pytest
 from test_deadlock_72 import flooded
 from test_upstream import results
 
-from conftest import missing
+from conftest import STRESS, missing
 from lab.kernel import build
 from lab.rootfs import NICS
 from lab.selftests import selftests
@@ -88,7 +88,7 @@ def test_of_the_devices(machine: Machine, kind: str, igb: str) -> None:
 
 def test_a_socket_busy_polls_beside_it(machine: Machine) -> None:
     vm = machine.vm
-    for script in ("stress.py", "irq_stress.py", "irq_busy_poll.py"):
+    for script in (*STRESS, "irq_stress.py", "irq_busy_poll.py"):
         vm.put(SCRIPTS / script, f"/root/{script}")
     with flooded(vm, "virtio", RATE):
         argv = ["python3", "/root/irq_busy_poll.py", vm.nic]

@@ -15,7 +15,7 @@ import pytest
 from test_deadlock_72 import flooded
 from undone import UNDONE
 
-from conftest import MANAGERS
+from conftest import MANAGERS, STRESS
 from lab.kernel import build
 from lab.vm import Guest, GuestLost, GuestSpec, Splat
 
@@ -39,7 +39,7 @@ Outcome = dict[str, Any]
 
 def stress(vm: Guest, toggles: int, disturbances: int, seconds: int) -> Outcome:
     """The outcome of napi_stress.py, its seed included; other managers of links are stopped."""
-    for script in ("napi_contract.py", "links.py", "stress.py", "napi_stress.py"):
+    for script in (*STRESS, "napi_stress.py"):
         vm.put(SCRIPTS / script, f"/root/{script}")
     vm.run(["systemctl", "stop", *MANAGERS])
     seed = random.randrange(1 << 30)
