@@ -36,7 +36,7 @@ DUMMY, NOBODY = "fwd0", "02:00:00:00:00:07"
 SCRIPT = Path(__file__).parent / "tools" / "steered.py"
 SEED = Path(__file__).with_suffix(".txt")
 OF_RPS = 0.95  # at each load
-IPIS = 20  # per 1,000 packets, flooded
+IPIS = 20  # per 1,000 packets, where the threads are full
 STREAMS = (1, 8)
 RULES = 1000
 Say = Callable[[str], None]
@@ -44,7 +44,7 @@ Load = Callable[[], AbstractContextManager[list[tuple[str, str]]]]
 
 
 class NothingArrived(Exception):
-    """The flood did not reach the guest, or nothing of it left by OUT; the message says which."""
+    """The flood did not reach the guest, or nothing of it left again; the message says which."""
 
 
 class Way(NamedTuple):

@@ -62,7 +62,7 @@ Counts = dict[str, int]
 def machine(words: str = "", **spec: Any) -> Iterator[Guest]:
     """A guest whose NICs interrupt IRQ_CPU and which nothing else configures."""
     with Guest(build("6.12", patched=True), GuestSpec(extra_cmdline=words, **spec)) as vm:
-        vm.run(["systemctl", "stop", "irqbalance", *MANAGERS])
+        vm.run(["systemctl", "stop", *MANAGERS])
         bind = f"for f in /proc/irq/*/smp_affinity_list; do echo {IRQ_CPU} > $f; done 2> /dev/null"
         vm.run(["sh", "-c", bind], check=False)
         # What comes while this machine's CPUs are taken waits there.
