@@ -8,10 +8,10 @@ it wrote. An interrupt that the kernel keeps to itself fails nothing: it is repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from rxlane import stages
+from rxlane import places, stages
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import (
@@ -22,7 +22,8 @@ from rxlane.items import (
 from rxlane.journal import Store, load_current
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
-from rxlane.plan import Change, Entry, Journal, Plan, Skip, Target, phases
+from rxlane.places import Folder
+from rxlane.plan import HOST, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import Carried, carry, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -34,13 +35,14 @@ class Applied:
     """plan: what was decided. written: how many settings were written. notes: for the log.
 
     unmovable: what the kernel refused, such as to move an interrupt; the plan has it among its
-    skips.
+    skips. folders: where what is as wanted now stands, of a layout that is kept.
     """
 
     plan: Plan
     written: int
     notes: tuple[str, ...] = ()
     unmovable: frozenset[Target] = frozenset()
+    folders: Mapping[str, Folder] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls) -> Applied:
@@ -74,7 +76,7 @@ def apply(
                 before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
-                plan, carried = _plan(before, policy, choose, refused, journal, scope)
+                plan, carried, folders = _plan(before, policy, choose, refused, journal, scope)
                 now, journal = _write(kernel, store, journal, carried, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
@@ -84,7 +86,7 @@ def apply(
             if undo:
                 _undo(kernel, store, old, undo, error)
             raise
-        return Applied(_without(plan, refused), written, notes, frozenset(refused))
+        return Applied(_without(plan, refused), written, notes, frozenset(refused), folders)
 
 
 def _plan(
@@ -94,13 +96,26 @@ def _plan(
     refused: Mapping[Target, str],
     journal: Journal | None,
     scope: Container[str] | None,
-) -> tuple[Plan, Carried]:
-    """Return the plan, and what is written of it and of the journal's originals in this round."""
+) -> tuple[Plan, Carried, Mapping[str, Folder]]:
+    """Return the plan, what is written of it and of the journal's originals in this round, and
+    where what then is as wanted stands, if somebody chooses: who does keeps it.
+    """
     view = View.of(before)
     plan = decide(before, policy, view)
-    plan = plan if choose is None else choose(plan)
+    folders: Mapping[str, Folder] = {}
+    if choose is not None:
+        plan = choose(plan)
+        folders = places.folders(view, _own(plan, scope))
     whole = carry(journal, _without(plan, refused), view, scope)
-    return plan, stages.first_part(whole, view)
+    return plan, stages.first_part(whole, view), folders
+
+
+def _own(plan: Plan, scope: Container[str] | None) -> Iterator[Target]:
+    """Yield what the plan keeps as it is or writes, without what was left for later."""
+    for change in (*plan.changes, *(held for held in plan.holds if held.before == held.after)):
+        device = change.target.device
+        if scope is None or device == HOST or device in scope:
+            yield change.target
 
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:

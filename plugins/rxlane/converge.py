@@ -19,6 +19,7 @@ from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Sources
 from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
+from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
 
@@ -94,6 +95,8 @@ class Converger:
         # Of the look under way: what it writes, and what it leaves for how many seconds.
         self._changes: dict[Target, Change] = {}
         self._held: dict[Target, float] = {}
+        # Where the settings stand that were as wanted after the last look.
+        self.folders: Mapping[str, Folder] = {}
         # Interrupts that the kernel refused to move: known only by trying, and tried once.
         self._unmovable: frozenset[Target] = frozenset()
 
@@ -179,6 +182,7 @@ class Converger:
 
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable
+        self.folders = done.folders
         changes = [c for t, c in self._changes.items() if t not in done.unmovable]
         self._limiter.note(changes)
         lines = []
@@ -275,13 +279,13 @@ def keep(
 ) -> None:
     """Keep a layout until the eventfd stop is written or there is nothing to keep any more."""
     poller, registered = select.poll(), set[int]()
-    sources.refresh()
+    sources.refresh(converger.folders)
     while True:
         look = converger.ripe
         if not converger.run(lambda index: sources.links.is_up(index)):
             return
         if look:
-            sources.refresh()
+            sources.refresh(converger.folders)
         wanted = {*sources.descriptors, stop}
         for descriptor in registered - wanted:
             poller.unregister(descriptor)

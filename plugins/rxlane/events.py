@@ -2,18 +2,21 @@
 """What the kernel announces that may have cost a lane its settings. Blocks, never polls.
 
 rtnetlink tells of links that come, go up, are renamed or set up anew, the ethtool family of changed
-channels and rings, uevents of queues and of CPUs. Nothing announces that another program wrote an
-affinity or a sysfs file: that is found when one of these makes us look.
+channels and rings, uevents of queues and of CPUs, inotify of files that were written. Nothing
+announces that another program set a NAPI by netlink or moved a thread: that is found when one of
+these makes us look.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import resource
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rxlane import genl, netlink, rtnetlink
@@ -21,7 +24,10 @@ from rxlane import uapi as u
 from rxlane.errors import RxlaneError
 from rxlane.netdev import Netdev
 from rxlane.netlink import Message
+from rxlane.notify import IN_MODIFY, Folders
+from rxlane.places import Folder
 from rxlane.rtnetlink import LinkRow
+from rxlane.sysfs import Sysfs
 
 ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
 KERNEL = 0  # the sender's netlink port; anything else is no announcement
@@ -41,6 +47,10 @@ class Event:
 
     def __str__(self) -> str:
         return self.what if self.device is None else f"{self.device} {self.what}"
+
+
+# Leads to the first look of who keeps a layout, which finds what is to be followed.
+APPLIED = Event("the layout was applied", reset=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,75 @@ class Threads:
             self._close(descriptor)
 
 
+class Written:
+    """The folders whose settings are followed.
+
+    A watch is on an inode, and procfs makes a new one for each name that it has forgotten: so the
+    folder is held open, too. Not for more than a quarter of the descriptors that this process may
+    have, and not in more folders than fs.inotify.max_user_watches allows; the rest is not followed.
+    """
+
+    def __init__(self, watcher: Folders, files: Sysfs) -> None:
+        self._watcher = watcher
+        self._files = files
+        self._known: dict[int, tuple[str, Folder]] = {}
+        self._pins: dict[int, int] = {}
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+
+    def refresh(self, wanted: Mapping[str, Folder]) -> None:
+        """Follow these folders; one that was made anew under its old name is another one."""
+        known: dict[int, tuple[str, Folder]] = {}
+        for path, folder in wanted.items():
+            try:
+                number = self._follow(path)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    break
+                continue  # it has just gone
+            known[number] = (path, folder)
+        for number in self._known.keys() - known.keys():
+            self._leave(number)
+        self._known = known
+
+    def _follow(self, path: str) -> int:
+        pin = self._files.pin(path)
+        try:
+            number = self._watcher.watch(f"/proc/self/fd/{pin}", IN_MODIFY)
+            if number not in self._known and len(self._pins) < self._most:
+                self._pins[number], pin = pin, -1
+            return number
+        finally:
+            if pin >= 0:
+                os.close(pin)
+
+    def _leave(self, number: int) -> None:
+        # The kernel has removed the watch of a folder that is gone.
+        with contextlib.suppress(OSError):
+            self._watcher.unwatch(number)
+        if number in self._pins:
+            os.close(self._pins.pop(number))
+
+    def told(self, seen: Collection[tuple[int, str]], links: Links) -> list[Event]:
+        """Return what the writes are about."""
+        found = []
+        for number, name in sorted(seen):
+            path, folder = self._known.get(number, ("", NOTHING))
+            index = links.index(folder.device)
+            if name in folder.names and (index is not None or not folder.device):
+                device, file = folder.device or None, f"/{path}/{name}"
+                what = f"had {file} written" if device else f"{file} was written"
+                found.append(Event(what, device, index, reset=False))
+        return found
+
+    def close(self) -> None:
+        for pin in self._pins.values():
+            os.close(pin)
+        self._pins.clear()
+
+
+NOTHING = Folder("", frozenset())
+
+
 def napi_threads() -> list[tuple[int, int]]:
     netdev = Netdev()
     try:
@@ -204,12 +283,16 @@ def napi_threads() -> list[tuple[int, int]]:
 
 
 class Sources:
-    """The sockets that these come by, for the caller's network namespace."""
+    """The descriptors that these come by, for the caller's network namespace."""
 
     def __init__(self) -> None:
         self._readers: dict[int, Callable[[bytes], Iterator[Event | None]]] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._threads = Threads(napi_threads)
+        self._announced: deque[Event] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.folders = Folders()
+        self._written = Written(self.folders, Sysfs())
         try:
             self._open(u.NETLINK_ROUTE, u.RTNLGRP_LINK, self._link)
             self._open(u.NETLINK_KOBJECT_UEVENT, u.UEVENT_GROUP_KERNEL, self._uevent)
@@ -238,14 +321,24 @@ class Sources:
             one.close()
         self._sockets.clear()
         self._threads.close()
+        self._written.close()
+        self.folders.close()
+        os.close(self._bell)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """What to wait on; other ones after refresh() and read()."""
-        return (*self._sockets, *self._threads.descriptors)
+        own = (self._bell, self.folders.descriptor)
+        return (*self._sockets, *own, *self._threads.descriptors)
 
-    def refresh(self) -> None:
-        """After a look at the host: follow the threads that lanes have now."""
+    def announce(self, event: Event) -> None:
+        """Tell something oneself, from any thread."""
+        self._announced.append(event)
+        os.eventfd_write(self._bell, 1)
+
+    def refresh(self, folders: Mapping[str, Folder]) -> None:
+        """After a look at the host: follow these folders, and the threads that lanes have now."""
+        self._written.refresh(folders)
         try:
             self._threads.refresh()
         except RxlaneError:
@@ -253,6 +346,12 @@ class Sources:
 
     def read(self, descriptor: int) -> list[Event]:
         """Return everything that one descriptor holds by now."""
+        if descriptor == self._bell:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(descriptor)
+            return [self._announced.popleft() for _ in range(len(self._announced))]
+        if descriptor == self.folders.descriptor:
+            return self.noticed(self.folders.read())
         if descriptor not in self._sockets:
             index = self._threads.read(descriptor)
             name = None if index is None else self.links.names.get(index)
@@ -272,6 +371,12 @@ class Sources:
                 continue
             if port == KERNEL:
                 found += [e for e in self._readers[descriptor](data) if e is not None]
+
+    def noticed(self, seen: set[tuple[int, str]] | None) -> list[Event]:
+        """Return what happened in folders; None: the kernel lost count of it."""
+        if seen is None:
+            return [Event("writes of settings were lost", reset=False)]
+        return self._written.told(seen, self.links)
 
     def _link(self, data: bytes) -> Iterator[Event | None]:
         return (self.links.feed(message) for message in netlink.parse_messages(data))

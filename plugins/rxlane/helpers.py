@@ -10,21 +10,18 @@ from __future__ import annotations
 import errno
 from dataclasses import fields, replace
 
-from rxlane import threads
+from rxlane import places, threads
 from rxlane.errors import RxlaneError
+from rxlane.items import RX_THREADS
 from rxlane.model import Handled, Helper, Link
 from rxlane.sysfs import Sysfs
 
 COUNTERS = tuple(field.name for field in fields(Handled))
 
 
-def count_file(device: str) -> str:
-    return f"sys/class/net/{device}/rx_threads"
-
-
 def with_helpers(sysfs: Sysfs, link: Link, counted: bool = False) -> Link:
     """Return the link with its rx threads. counted: with what they have handled, too."""
-    count = sysfs.number(count_file(link.name))
+    count = sysfs.number(places.of_device(link.name, RX_THREADS))
     own = tuple(_helper(sysfs, link.name, number, counted) for number in range(count or 0))
     return replace(link, rx_threads=count, helpers=own)
 
@@ -50,7 +47,7 @@ def handled(sysfs: Sysfs, device: str, number: int) -> Handled:
 def write_count(sysfs: Sysfs, device: str, count: int) -> None:
     """Set how many rx threads a device has; KERNEL or UNSUPPORTED with what helps."""
     try:
-        sysfs.write(count_file(device), str(count))
+        sysfs.write(places.of_device(device, RX_THREADS), str(count))
     except RxlaneError as error:
         error.remedy = _REMEDIES.get(_number(error) or 0)
         raise
@@ -59,7 +56,8 @@ def write_count(sysfs: Sysfs, device: str, count: int) -> None:
 def explain_busy(error: RxlaneError, device: str) -> None:
     """Say what EBUSY of a device's RPS and RFS files means."""
     if _number(error) == errno.EBUSY:
-        error.remedy = f"write 0 to /{count_file(device)} first: rx threads exclude RPS and RFS"
+        count = places.of_device(device, RX_THREADS)
+        error.remedy = f"write 0 to /{count} first: rx threads exclude RPS and RFS"
 
 
 # What each error of the count's file means (rx_threads_store() of our kernel series).

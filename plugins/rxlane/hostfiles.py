@@ -6,27 +6,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rxlane.items import SYSCTL_ITEMS, WORKQUEUE
+from rxlane import places
+from rxlane.items import SYSCTL_ITEMS
 from rxlane.model import IRQBALANCE, WRITERS, Sysctl
 from rxlane.sysfs import Sysfs
 
 FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
 SERVICES = "sys/fs/cgroup/system.slice"
-WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
-
-
-def _sysctl(name: str) -> str:
-    return f"proc/sys/{name.replace('.', '/')}"
-
-
-def path(name: str) -> str:
-    """Return the file of one of HOST_ITEMS."""
-    return WORKQUEUES if name == WORKQUEUE else _sysctl(name)
 
 
 def sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:
     """Return those of SYSCTL_ITEMS that this kernel and network namespace have."""
-    found = ((name, sysfs.number(_sysctl(name))) for name in SYSCTL_ITEMS)
+    found = ((name, sysfs.number(places.of_host(name))) for name in SYSCTL_ITEMS)
     return tuple(Sysctl(name, value) for name, value in found if value is not None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, helpers, hostfiles, observe, processors, rss, threads, uapi
+from rxlane import cpulist, helpers, observe, places, processors, rss, threads, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
 from rxlane.items import (
@@ -29,7 +29,6 @@ from rxlane.items import (
     ON,
     REALTIME,
     RFS,
-    RPS,
     RX_THREAD_CPUS,
     RX_THREAD_ITEMS,
     RX_THREAD_SCHED,
@@ -37,11 +36,8 @@ from rxlane.items import (
     SCHED,
     SUSPEND,
     THREADED,
-    TX_ITEMS,
     VHOST_CPUS,
     WORKQUEUE,
-    XPS,
-    XPS_RXQS,
     Value,
 )
 from rxlane.model import Link, Snapshot
@@ -55,8 +51,6 @@ NAPI_ATTRIBUTE = {
     FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
     SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
 }
-DEVICE_FILE = {THREADED: "threaded", DEFER: "napi_defer_hard_irqs", FLUSH: "gro_flush_timeout"}
-QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
 # What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
 UNMOVABLE = (errno.EPERM, errno.EIO)
@@ -186,8 +180,7 @@ class Linux:
             if item == RX_THREADS:
                 helpers.write_count(self._sysfs, link.name, int(value))
                 continue
-            path = f"sys/class/net/{link.name}/{DEVICE_FILE[item]}"
-            self._sysfs.write(path, str(_number(item, value)))
+            self._sysfs.write(places.of_device(link.name, item), str(_number(item, value)))
 
     def _check(self, link: Link) -> None:
         """Raise NO_DEVICE when the name is another device's by now; once for each look at it."""
@@ -200,7 +193,7 @@ class Linux:
     def write_irq(self, number: int, cpus: str) -> None:
         """Set where an IRQ may go; UNMOVABLE when the kernel keeps it to itself."""
         try:
-            self._sysfs.write(f"proc/irq/{number}/smp_affinity_list", cpus)
+            self._sysfs.write(places.of_irq(number), cpus)
         except RxlaneError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNMOVABLE:
                 problem = f"IRQ {number} is managed by the kernel, which refuses another affinity"
@@ -214,8 +207,7 @@ class Linux:
             problem = f"IRQ {number} has {len(actions)} actions"
             raise RxlaneError(Kind.UNSUPPORTED, f"{problem}, and only one alone can be switched")
         try:
-            path = f"proc/irq/{number}/{actions[0]}/threaded"
-            self._sysfs.write(path, "1" if mode == ON else "0")
+            self._sysfs.write(places.of_irq_mode(number, actions[0]), "1" if mode == ON else "0")
         except RxlaneError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
                 problem = f"the kernel or its driver does not let IRQ {number} be switched {mode}"
@@ -226,10 +218,9 @@ class Linux:
         """Set any of STEERING_ITEMS: RPS and RFS of an RX queue, XPS of a TX queue."""
         for item, value in values.items():
             self._check(link)
-            kind = "tx" if item in TX_ITEMS else "rx"
-            base = f"sys/class/net/{link.name}/queues/{kind}-{queue}"
             try:
-                self._sysfs.write(f"{base}/{QUEUE_FILE[item]}", _steering_text(item, value))
+                path = places.of_queue(link.name, queue, item)
+                self._sysfs.write(path, _steering_text(item, value))
             except RxlaneError as error:
                 helpers.explain_busy(error, link.name)
                 raise
@@ -243,7 +234,7 @@ class Linux:
         text = str(value)
         if name == WORKQUEUE:
             text = cpulist.render_mask(cpulist.parse(text))
-        self._sysfs.write(hostfiles.path(name), text)
+        self._sysfs.write(places.of_host(name), text)
 
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's, an IRQ's or an rx thread, checked just before to be one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""inotify(7): which files of a folder were put there, replaced or removed."""
+"""inotify(7): which files of a folder came, went or were written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import struct
 
 # include/uapi/linux/inotify.h
-IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x80, 0x100, 0x200, 0x4000
+IN_MODIFY, IN_Q_OVERFLOW, IN_IGNORED = 0x2, 0x4000, 0x8000
+IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x80, 0x100, 0x200
+COMINGS = IN_MOVED_TO | IN_CREATE | IN_DELETE
 _HEADER = struct.Struct("=iIII")  # struct inotify_event: wd, mask, cookie, len
 ROOM = 1 << 16  # bytes read at once; an event has at most 16 and a name of 256
 
@@ -26,11 +28,13 @@ class Folders:
             raise OSError(code, f"inotify: {os.strerror(code)}")
         return result
 
-    def watch(self, folder: str) -> int:
-        """Return the watch's number; OSError when there is no such folder."""
-        mask = IN_MOVED_TO | IN_CREATE | IN_DELETE
+    def watch(self, folder: str, mask: int = COMINGS) -> int:
+        """Return the watch's number, the same for the same folder; OSError when there is none."""
         path = os.fsencode(folder)
         return self._checked(self._libc.inotify_add_watch(self.descriptor, path, mask))
+
+    def unwatch(self, number: int) -> None:
+        self._checked(self._libc.inotify_rm_watch(self.descriptor, number))
 
     def read(self) -> set[tuple[int, str]] | None:
         """Return the watch and name of what changed; None when the kernel lost count of it."""
@@ -46,6 +50,8 @@ class Folders:
                 at += _HEADER.size + size
                 if mask & IN_Q_OVERFLOW:
                     return None
+                if mask & IN_IGNORED:
+                    continue  # the answer to unwatch()
                 name = data[at - size : at].rstrip(b"\0")
                 found.add((number, os.fsdecode(name)))
 

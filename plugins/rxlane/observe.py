@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import devices, helpers, hostfiles, interrupts, logins, rtnetlink, threads, vms
+from rxlane import devices, helpers, hostfiles, interrupts, logins, places, rtnetlink, threads, vms
 from rxlane import uapi as u
 from rxlane.items import (
     EVERY_ITEM,
@@ -80,7 +80,7 @@ def observe(
         notes=notes,
         sysctls=hostfiles.sysctls(sysfs),
         writers=hostfiles.writers(sysfs),
-        workqueue_cpus=sysfs.mask(hostfiles.WORKQUEUES),
+        workqueue_cpus=sysfs.mask(places.WORKQUEUES),
         vcpus=vcpus,
     )
     # What only planning needs, which is always about the whole host.
@@ -169,7 +169,7 @@ def refresh(
         links = [
             replace(link, vhosts=vms.workers(sysfs, (t.pid for t in link.vhosts))) for link in links
         ]
-    mask = hostfiles.WORKQUEUES
+    mask = places.WORKQUEUES
     return replace(
         before,
         links=tuple(links),

@@ -113,6 +113,10 @@ class Sysfs:
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 
+    def pin(self, directory: str) -> int:
+        """Return a descriptor that only holds the directory; OSError when there is none."""
+        return os.open(self.path(directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def folders(self, directory: str) -> list[str]:
         """Return the names of real directories inside, links not followed."""
         try:

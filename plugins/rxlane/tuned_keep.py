@@ -16,7 +16,7 @@ from rxlane import rtnetlink
 from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
 from rxlane.errors import RxlaneError
-from rxlane.events import Event, Sources, wake_up
+from rxlane.events import APPLIED, Event, Sources, wake_up
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.watch import Kept
 
@@ -54,6 +54,8 @@ class Keeper:
             if self._sources is None:
                 self._start()
             self._kept = self._new()
+            if self._sources is not None:
+                self._sources.announce(APPLIED)
         except (RxlaneError, OSError) as error:
             self.log("error", f"the layout is applied, but cannot be kept: {error}")
 

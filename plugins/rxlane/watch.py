@@ -7,15 +7,20 @@ from collections.abc import Callable, Collection, Mapping
 
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Converger, Follower, Log, keep
-from rxlane.events import Event, Sources
+from rxlane.events import APPLIED, Event, Sources
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
+from rxlane.plan import Plan
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 
 Names = Mapping[int, str]  # of the links that are there, by index
 # Applies a policy to devices, None for all it names, as far as the third argument lets it.
 Write = Callable[[Policy, Collection[str] | None, Choose | None], Applied]
+
+
+class _GivenUp(Exception):
+    """Somebody rolled the layout back."""
 
 
 class Kept:
@@ -35,18 +40,28 @@ class Kept:
         self._sysfs = Sysfs()
         self._hardware = {name for name in names if self._is_hardware(name)}
         # Without a journal everything was as wanted, or nothing has been applied yet.
-        self._journaled = store.load() is not None
+        self._journaled = store.path.exists()
 
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
         self._update(present)
-        if self._journaled and self._store.load() is None:
+        if self._journaled and not self._store.path.exists():
             return None
+
+        def still(plan: Plan) -> Plan:
+            # A rollback may have had the lock until now.
+            if self._journaled and not self._store.path.exists():
+                raise _GivenUp
+            return plan if choose is None else choose(plan)
+
         scope = [now for name in self._names if (now := self._follower.now(name))]
         if self._names and not scope:
             return Applied.nothing()
-        done = self._write(self._follower.policy(self._policy), scope or None, choose)
-        self._journaled = self._store.load() is not None
+        try:
+            done = self._write(self._follower.policy(self._policy), scope or None, still)
+        except _GivenUp:
+            return None
+        self._journaled = self._store.path.exists()
         return done
 
     def relevant(self, present: Names, event: Event) -> bool:
@@ -96,9 +111,11 @@ def watch(
         # Before there is something to keep: an earlier journal may be of another boot.
         begun(write(policy, names or None, None))
         kept = Kept(write, store, policy, names, sources.links.names)
+        converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
+        converger.notice([APPLIED])
         keep(
             sources,
-            Converger(lambda choose: kept.replan(sources.links.names, choose), log),
+            converger,
             stop,
             lambda event: kept.relevant(sources.links.names, event),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from rxlane import converge, events, rtnetlink, watch
 from rxlane.apply import Applied, apply
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger, Follower
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Event, Links
+from rxlane.events import APPLIED, Event, Links
 from rxlane.journal import Store
 from rxlane.model import Thread
+from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.rollback import rollback
@@ -48,7 +49,7 @@ class Sources:
     links: Links
     descriptors: tuple[int, ...] = ()
 
-    def refresh(self) -> None: ...
+    def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
     @classmethod
     def of(cls, host: SimHost) -> Sources:
@@ -177,6 +178,36 @@ def test_a_fighting_writer_gets_one_rewrite_a_minute(bench: Bench) -> None:
     assert rewrites == 2
     held = [text for level, text in bench.log if level == "warning"]
     assert len(held) <= 2 and "changed again by another program, left for" in held[0]
+
+
+def test_what_is_fought_over_is_not_followed_until_its_turn(bench: Bench) -> None:
+    (place,) = {f"sys/class/net/{name}" for name in bench.names}
+
+    def followed() -> frozenset[str]:
+        return bench.converger.folders[place].names
+
+    bench.happens(APPLIED)
+    assert followed() == {"threaded", "napi_defer_hard_irqs", "gro_flush_timeout"}
+    for _ in range(2):
+        for napi in bench.host.links["eth0"].napis:
+            bench.host.write_napi(napi.napi_id, {"defer-hard-irqs": 7})
+        bench.happens(FEATURES)
+    assert followed() == {"threaded", "gro_flush_timeout"}
+    bench.happens(after=PEACE)
+    assert "napi_defer_hard_irqs" in followed()
+
+
+def test_rolled_back_while_the_look_waited_for_the_lock(bench: Bench) -> None:
+    write = bench.kept._write
+
+    def late(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+        rollback(bench.host, bench.store)
+        return write(policy, scope, choose)
+
+    bench.kept._write = late
+    assert not bench.happens(UP)
+    assert bench.host.links["eth0"].napis[1].threaded == 0
+    assert "kept no longer" in bench.log[0][1]
 
 
 def test_what_is_wanted_anew_does_not_wait(bench: Bench) -> None:
@@ -421,7 +452,7 @@ class Pipe:
         self.descriptors = (self.out,)
         self.links = Links([LinkRow(2, "eth0", True)])
 
-    def refresh(self) -> None: ...
+    def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
     def read(self, descriptor: int) -> Iterable[Event]:
         os.read(descriptor, 100)

@@ -75,7 +75,8 @@ LAYERS = {
     "svg": 6,
     "decide": 7,
     "processors": 3,
-    "hostfiles": 3,
+    "places": 3,
+    "hostfiles": 4,
     "devices": 4,
     "interrupts": 4,
     "observe": 5,
@@ -106,6 +107,7 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
+    "places",
     "items",
     "stored",
     "model",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rxlane import linkd, udevdb
-from rxlane.events import Event, Links, Sources
+from rxlane.events import Event
 from rxlane.journal import Claims, Store
 from rxlane.linkd import LINGER, Stop
 from rxlane.linksources import LinkSources
@@ -44,14 +44,7 @@ def test_folders(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LinkSources]:
-    def quiet(self: Sources) -> None:
-        self.links = Links(())
-        self._sockets = {}
-
-    monkeypatch.setattr(Sources, "__init__", quiet)
-    monkeypatch.setattr(Sources, "descriptors", ())
-    monkeypatch.setattr(Sources, "close", lambda self: None)
+def sources(tmp_path: Path) -> Iterator[LinkSources]:
     (tmp_path / udevdb.DATABASE).mkdir(parents=True)
     (tmp_path / "state").mkdir()
     made = LinkSources(Store(tmp_path / "state"), Sysfs(tmp_path), 7)
@@ -60,8 +53,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LinkSou
 
 
 def told(sources: LinkSources) -> list[Event]:
-    (descriptor,) = sources.descriptors
-    return sources.read(descriptor)
+    return sources.read(sources.folders.descriptor)
 
 
 def test_what_concerns_the_interface(sources: LinkSources, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import pytest
 
 from rxlane import rtnetlink, tuned_keep
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Event, Links, Sources
+from rxlane.events import APPLIED, Event, Links, Sources
 from rxlane.journal import Store
+from rxlane.places import Folder
 from rxlane.rollback import rollback
 from rxlane.rtnetlink import LinkRow
 from rxlane.tuned_compat import Adapter, Row
@@ -35,6 +36,8 @@ class Fake(Sources):
         self._out, self._into = os.pipe()
         self.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
         self.events = list[Event]()
+        self.announced = list[Event]()
+        self.followed = list[dict[str, Folder]]()
         self.closed = threading.Event()
 
     def close(self) -> None:
@@ -45,7 +48,11 @@ class Fake(Sources):
     def descriptors(self) -> tuple[int, ...]:
         return (self._out,)
 
-    def refresh(self) -> None: ...
+    def refresh(self, folders: Mapping[str, Folder]) -> None:
+        self.followed.append(dict(folders))
+
+    def announce(self, event: Event) -> None:
+        self.announced.append(event)
 
     def read(self, descriptor: int) -> list[Event]:
         os.read(descriptor, 1)
@@ -116,6 +123,14 @@ def test_put_right_and_told(daemon: Daemon, host: SimHost) -> None:
     assert daemon.log[0][0] == "info" and "after eth0 went up: 1 settings" in daemon.log[0][1]
     journal = daemon.store.load()
     assert journal is not None and journal.owner == "tuned"
+
+
+def test_the_first_look_finds_what_to_follow(daemon: Daemon) -> None:
+    daemon.joint.apply("napi", "napi")
+    (source,) = daemon.sources
+    assert source.announced == [APPLIED]
+    source.tell(APPLIED)
+    assert until(lambda: "sys/class/net/eth0" in source.followed[-1])
 
 
 def test_one_thread_for_all_applies(daemon: Daemon) -> None:
