@@ -26,7 +26,7 @@ KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threa
 	profile.py)
 # What needs the debug kernel.
 DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_stress.py \
-	alloc_failures.py)
+	rx_stress.py alloc_failures.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv unit hosts settings lint debs rpms tool-debs tool-rpms repo kernel-tree kernel-refresh series integration check \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make check-debug`: whatever allocation fails, settings are done whole or not at all.
 
-Those of NAPIs, and the switching of interrupts to threaded mode.
+Those of NAPIs, the number of helper threads, and the switching of interrupts to threaded mode.
 """
 
 import json
@@ -47,6 +47,17 @@ def test_napis_are_set_whole_or_not_at_all(machine: Guest) -> None:
     assert all(of_it["allocations"] for label, of_it in came.items() if "device" not in label)
     # That it was tried: threads were not to be had, and operations answered so.
     assert all(came[f"{name}, from off"]["errors"] for name in FROM_OFF)
+
+
+def test_helper_threads_are_had_whole_or_not_at_all(machine: Guest) -> None:
+    found = outcome(machine, "rx_alloc_failures.py", *STRESS)
+    assert found["faults"] == []
+    came = found["operations"]
+    assert len(came) == 6 and all(of_it["done"] for of_it in came.values())
+    # That it was tried: more threads need memory, fewer none that could not be had.
+    assert {label for label, of_it in came.items() if of_it["errors"]} == {
+        "1, from 0", "2, from 0", "2, from 1"
+    }  # fmt: skip
 
 
 def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
