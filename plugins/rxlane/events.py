@@ -216,13 +216,13 @@ class Written:
     def __init__(self, watcher: Folders, files: Sysfs) -> None:
         self._watcher = watcher
         self._files = files
-        self._known: dict[int, tuple[str, Folder]] = {}
+        self._known: dict[int, Folder] = {}
         self._pins: dict[int, int] = {}
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def refresh(self, wanted: Mapping[str, Folder]) -> None:
         """Follow these folders; one that was made anew under its old name is another one."""
-        known: dict[int, tuple[str, Folder]] = {}
+        known: dict[int, Folder] = {}
         for path, folder in wanted.items():
             try:
                 number = self._follow(path)
@@ -230,7 +230,7 @@ class Written:
                 if error.errno == errno.ENOSPC:
                     break
                 continue  # it has just gone
-            known[number] = (path, folder)
+            known[number] = folder
         for number in self._known.keys() - known.keys():
             self._leave(number)
         self._known = known
@@ -254,16 +254,16 @@ class Written:
             os.close(self._pins.pop(number))
 
     def told(self, seen: Collection[tuple[int, str]], links: Links) -> list[Event]:
-        """Return what the writes are about."""
-        found = []
+        """Return what the writes are about: the same files of all queues are one event."""
+        found = dict[Event, None]()
         for number, name in sorted(seen):
-            path, folder = self._known.get(number, ("", NOTHING))
+            folder = self._known.get(number, NOTHING)
             index = links.index(folder.device)
             if name in folder.names and (index is not None or not folder.device):
-                device, file = folder.device or None, f"/{path}/{name}"
-                what = f"had {file} written" if device else f"{file} was written"
-                found.append(Event(what, device, index, reset=False))
-        return found
+                device = folder.device or None
+                what = f"had {name} written" if device else f"{name} was written"
+                found[Event(what, device, index, reset=False)] = None
+        return list(found)
 
     def close(self) -> None:
         for pin in self._pins.values():
