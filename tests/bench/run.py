@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
-    run.py [--table 000] [--table 001] [--table 002] [--table goodput] [--table third]
+    run.py [--table 000] [--table 001] [--table 002] [--table 004] [--table goodput] [--table third]
            [--table scheduling] [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
 
-The tables of seeds 000 and 001 share a guest of one CPU; 002 and the latency tables boot guests of
-their own.
+The tables of seeds 000 and 001 share a guest of one CPU; 002, 004 and the latency tables boot
+guests of their own.
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -19,7 +19,18 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bench import goodput, latency, plots, scheduling, seed000, seed001, seed002, tables, third
+from bench import (
+    goodput,
+    latency,
+    plots,
+    scheduling,
+    seed000,
+    seed001,
+    seed002,
+    seed004,
+    tables,
+    third,
+)
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
 from bench.qmp import MonitorRefused
@@ -111,7 +122,7 @@ def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> 
 
 FLOODS = {"000": table_000, "001": table_001, "goodput": table_goodput, "third": table_third,
           "scheduling": table_scheduling}  # fmt: skip
-TABLES = (*FLOODS, "002", "003", "bases")
+TABLES = (*FLOODS, "002", "003", "004", "bases")
 FLOOD_ROUNDS, QUICK_ROUNDS = 5, 3
 
 
@@ -167,6 +178,19 @@ def table_002(kernel: KernelImage, args: argparse.Namespace, rounds: int, report
     report.missed += [line for row in rows for line in row.missed]
 
 
+def table_004(kernel: KernelImage, rounds: int, report: Report) -> None:
+    spec = GuestSpec(cpus=seed004.CPUS, memory_mb=2048, queues=1, extra_cmdline=CMDLINE)
+    with Guest(kernel, spec) as guest:
+        rows = seed004.measure(Bench(guest), rounds, say)
+        guest.check_splats()
+    show(
+        "Seed 004, RPS and RFS: median (lowest..highest run; the seed's own ratio)",
+        tables.steering_table(rows),
+    )
+    print(f"The seed's own:\n{seed004.SEED.read_text()}")
+    report.results["004"] = tables.plain(rows)
+
+
 def run_tables(args: argparse.Namespace) -> Report:
     kernel = KERNELS[args.kernel]()
     report = Report(
@@ -180,6 +204,9 @@ def run_tables(args: argparse.Namespace) -> Report:
     if "002" in args.table:
         rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
         table_002(kernel, args, rounds, report)
+    if "004" in args.table:
+        rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
+        table_004(kernel, rounds, report)
     if "003" in args.table:
         latency.table_003(kernel, args.quick, asked, report)
     if "bases" in args.table:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench import seed001
+from bench import seed001, seed004
 from bench.goodput import Curve
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
@@ -87,6 +87,35 @@ def forwarding_table(rows: Sequence[Row]) -> str:
                 f"{row.ipis.median:.1f} ({row.ipis.low:.1f}..{row.ipis.high:.1f})",
                 f"{row.batch.median:.1f}" if row.way.name == "rx" else "",
                 f"{row.wake.median:.0f}" if row.way.name == "rx" else "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def steering_table(rows: Sequence[seed004.Row]) -> str:
+    """Each ratio with the seed's own beside it."""
+    seeds = seed004.seed_rows()
+    head = ("load, way", "transactions/s", "of off", "of RPS", "CPUs busy",
+            *(f"{name} µs" for name in seed004.LATENCIES))  # fmt: skip
+
+    def beside(row: seed004.Row, found: Ratio, way: str) -> str:
+        if row.way == way:
+            return ""
+        own = seeds[row.load, row.way].rate / seeds[row.load, way].rate
+        return f"{found.median:.2f} ({found.low:.2f}..{found.high:.2f}; {own:.2f})"
+
+    return text_table(
+        head,
+        [
+            (
+                f"{row.load}, {row.way}",
+                f"{row.rate.median:.0f} ({row.rate.low:.0f}..{row.rate.high:.0f})",
+                beside(row, row.of_off, "off"),
+                beside(row, row.of_rps, "rps"),
+                f"{row.busy.median:.2f}",
+                *(f"{one.median:.0f} ({one.low:.0f}..{one.high:.0f})" for one in row.latency or ()),
+                *([""] * (len(seed004.LATENCIES) - len(row.latency))),
             )
             for row in rows
         ],

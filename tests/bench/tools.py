@@ -9,6 +9,7 @@ Packaged tools that were weighed, and why they do not do this job:
   socket buffers after the flood.
 * iperf3: one receiving process for all streams (the seed has one a flow), messages from 16 bytes
   up (the seed's first row has 1), and the same control connection.
+* netperf TCP_RR is what seed 004 used, and serves here too; its RPC test was never published;
 * sockperf and netperf UDP_RR: the first is in neither image; the second stops for good at the
   first lost datagram, which is the normal case under flood.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent / "tools"
-NAMES = ("udpflood", "udpsink", "udpecho", "openrr")
+NAMES = ("udpflood", "udpsink", "udpecho", "openrr", "rpc")
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread")
 
 
@@ -34,7 +35,7 @@ def build_tool(name: str, folder: Path = BUILD / "bench") -> Path:
     if target.exists() and target.stat().st_mtime > newest:
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    argv = ["gcc", *FLAGS, "-o", str(target), str(source)]
+    argv = ["gcc", *FLAGS, "-o", str(target), str(source), "-lm"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ToolBuildFailed(f"{' '.join(argv)}:\n{done.stderr}")

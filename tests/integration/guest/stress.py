@@ -26,6 +26,8 @@ from napi_contract import Netdev  # type: ignore[import-not-found]
 CPU = Path("/sys/devices/system/cpu/cpu1/online")
 # A role that did nothing for so long, in seconds, is stuck.
 STUCK_S = 120.0
+# How often the counts are told meanwhile, in seconds.
+TELL_S = 60.0
 # How far, of all it has to do, a disturber may be ahead of what sets the pace.
 AHEAD = 0.02
 # The longest pause of a disturber, in seconds, and after how many failures its pauses grow no more.
@@ -196,8 +198,13 @@ def disturb(board: Board, nic: Nic, role: str, disturber: Disturber, chance: ran
 def watch(board: Board, children: Mapping[str, BaseProcess]) -> list[str]:
     """Waits for all to end; the roles that do not act any more, should there be any."""
     last = {role: (-1, time.monotonic()) for role in children}
+    told = time.monotonic()
     while any(child.is_alive() for child in children.values()):
         time.sleep(0.5)
+        if time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            # On the guest's console, for who waits; its level is that of a notice.
+            Path("/dev/kmsg").write_text(f"<5>stress: {board.told()}\n")
         for role, child in children.items():
             acts = board.acts[board.keys.index(role)]
             if acts != last[role][0] or not child.is_alive():
