@@ -79,6 +79,8 @@ class GuestSpec:
     e1000e: bool = False
     vmxnet3: bool = False
     igb: bool = False
+    # virtio_net hashes flows by a key and a table of its own.
+    rss: bool = False
     # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
     icount: bool = False
     # A PCI Express port of the id SLOT, into which qmp() plugs devices.
@@ -422,6 +424,8 @@ class Guest:
             net = f"tap,id=n-{tap.nic},ifname={tap.name},script=no,downscript=no{queues}"
             device = {"virtio": "virtio-net-pci"}.get(tap.nic, tap.nic)
             many = f",mq=on,vectors={2 * tap.queues + 2}" if tap.queues > 1 else ""
+            if self.spec.rss and tap.nic == "virtio":
+                many += ",hash=on,rss=on"
             argv += ["-netdev", net]
             # Nothing boots from the network: no option ROM to find and run.
             argv += ["-device", f"{device},netdev=n-{tap.nic},mac={tap.mac},romfile={many}"]
