@@ -22,6 +22,7 @@ PACKAGES = (
     "python3", "python3-pyroute2", "python3-yaml", "patch",  # what our packages depend on
     "qemu-guest-agent",  # the channel on which results leave
     "apt", "man-db",  # packages are installed and manuals read there
+    "rpm",  # our RPM packages' own scripts, too
     "autopkgtest", "dpkg-dev",  # run the tests of packaging/debian/tests
 )  # fmt: skip
 NETWORK = """[Match]
