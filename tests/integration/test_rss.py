@@ -25,7 +25,7 @@ FIELDS = {"IP SA": "ip-src", "IP DA": "ip-dst", "L4 bytes 0 & 1": "port-src"}
 
 @pytest.fixture(scope="module")
 def host(debs: list[Path]) -> Iterator[Host]:
-    spec = GuestSpec(cpus=2, queues=QUEUES, rss=True, share=[DEBS])
+    spec = GuestSpec(cpus=QUEUES, queues=QUEUES, rss=True, share=[DEBS])
     with Guest(KERNELS[OURS](), spec) as vm:
         found = Host(OURS, vm)
         files = [f"/mnt/share/debs/{deb.name}" for deb in debs]

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How the stress scripts in guest/ are run: under flood, with nothing else managing links."""
+
+import json
+import random
+import shlex
+from pathlib import Path
+from typing import Any
+
+from test_deadlock_72 import flooded
+
+from conftest import MANAGERS, STRESS
+from lab.vm import Guest
+
+SCRIPTS = Path(__file__).parent / "guest"
+# Packets a second of the flood: what an emulated debug kernel takes beside the rest.
+RATE = 20_000
+OUTCOME, ERRORS = "/root/stress.json", "/root/stress.err"
+
+Outcome = dict[str, Any]
+
+
+def stress(
+    vm: Guest, script: str, wanted: int, disturbances: int, seconds: int,
+    kind: str = "virtio", beside: tuple[str, ...] = (),
+) -> Outcome:  # fmt: skip
+    """What the script printed of so much of what it counts, its seed included.
+
+    beside: what it needs from guest/ in addition to STRESS.
+    """
+    for name in (*STRESS, *beside, script):
+        vm.put(SCRIPTS / name, f"/root/{name}")
+    vm.run(["systemctl", "stop", *MANAGERS])
+    seed = random.randrange(1, 1 << 30)
+    words = [vm.nic_of(kind), *(str(number) for number in (wanted, disturbances, seconds, seed))]
+    # By files: a process that is stuck in the kernel for good would hold a pipe open.
+    command = f"python3 /root/{script} {shlex.join(words)} > {OUTCOME} 2> {ERRORS}"
+    with flooded(vm, kind, RATE, milliseconds=(seconds + 600) * 1000):
+        vm.run(["sh", "-c", f"{command} || {{ cat {ERRORS} >&2; exit 1; }}"], timeout=seconds + 600)
+    outcome: Outcome = json.loads(vm.read(OUTCOME))
+    print(json.dumps({"seed": seed, **outcome}, indent=1))
+    return outcome
