@@ -54,10 +54,8 @@ def test_helper_threads_are_had_whole_or_not_at_all(machine: Guest) -> None:
     assert found["faults"] == []
     came = found["operations"]
     assert len(came) == 6 and all(of_it["done"] for of_it in came.values())
-    # That it was tried: more threads need memory, fewer none that could not be had.
-    assert {label for label, of_it in came.items() if of_it["errors"]} == {
-        "1, from 0", "2, from 0", "2, from 1"
-    }  # fmt: skip
+    # That it was tried: fewer threads need memory, too, for the file's text and the new table.
+    assert all(of_it["errors"] for of_it in came.values())
 
 
 def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
