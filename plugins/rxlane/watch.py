@@ -45,12 +45,12 @@ class Kept:
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
         self._update(present)
-        if self._journaled and not self._store.path.exists():
+        if self._rolled_back():
             return None
 
         def still(plan: Plan) -> Plan:
             # A rollback may have had the lock until now.
-            if self._journaled and not self._store.path.exists():
+            if self._rolled_back():
                 raise _GivenUp
             return plan if choose is None else choose(plan)
 
@@ -63,6 +63,9 @@ class Kept:
             return None
         self._journaled = self._store.path.exists()
         return done
+
+    def _rolled_back(self) -> bool:
+        return self._journaled and not self._store.path.exists()
 
     def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""

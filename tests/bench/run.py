@@ -197,15 +197,14 @@ def run_tables(args: argparse.Namespace) -> Report:
         {"kernel": kernel.name, "host kernel": os.uname().release, "host CPUs": os.cpu_count()}
     )
     asked = args.rounds
+    rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
     if any(name in FLOODS for name in args.table):
-        args.rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
+        args.rounds = rounds
         report.conditions["rounds"] = args.rounds
         run_floods(kernel, args, report)
     if "002" in args.table:
-        rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
         table_002(kernel, args, rounds, report)
     if "004" in args.table:
-        rounds = asked or (QUICK_ROUNDS if args.quick else FLOOD_ROUNDS)
         table_004(kernel, rounds, report)
     if "003" in args.table:
         latency.table_003(kernel, args.quick, asked, report)

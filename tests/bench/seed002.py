@@ -209,8 +209,7 @@ def set_up(bench: Bench) -> None:
     guest.run(["ip", "link", "set", DUMMY, "up"])
     guest.run(["sysctl", "-q", "-w", "net.ipv4.conf.all.forwarding=1"])
     guest.host(["tc", "qdisc", "replace", "dev", "t-e1000e", "root", "noqueue"])
-    bind = "for f in /proc/irq/*/smp_affinity_list; do echo 0 > $f; done 2> /dev/null"
-    guest.run(["sh", "-c", bind], check=False)
+    guest.bind_interrupts(0)
 
 
 def window(bench: Bench, way: Way, wanted: Sequence[tuple[str, str]]) -> Seen:

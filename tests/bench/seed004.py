@@ -119,8 +119,7 @@ def set_up(bench: Bench) -> None:
     guest.put(bench.built["rpc"], f"{REMOTE}/rpc", mode=0o755)
     guest.run([f"{REMOTE}/rpc", "--serve", "--port", str(RPC_PORT)])
     guest.run(["netserver", "-4", "-p", str(NETPERF_PORT)])
-    bind = "for f in /proc/irq/*/smp_affinity_list; do echo 0 > $f; done 2> /dev/null"
-    guest.run(["sh", "-c", bind], check=False)
+    guest.bind_interrupts(0)
 
 
 def window(bench: Bench, load: str, way: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def steering_table(rows: Sequence[seed004.Row]) -> str:
                 beside(row, row.of_off, "off"),
                 beside(row, row.of_rps, "rps"),
                 f"{row.busy.median:.2f}",
-                *(f"{one.median:.0f} ({one.low:.0f}..{one.high:.0f})" for one in row.latency or ()),
+                *(f"{one.median:.0f} ({one.low:.0f}..{one.high:.0f})" for one in row.latency),
                 *([""] * (len(seed004.LATENCIES) - len(row.latency))),
             )
             for row in rows

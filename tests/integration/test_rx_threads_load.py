@@ -63,8 +63,7 @@ def machine(words: str = "", **spec: Any) -> Iterator[Guest]:
     """A guest whose NICs interrupt IRQ_CPU and which nothing else configures."""
     with Guest(build("6.12", patched=True), GuestSpec(extra_cmdline=words, **spec)) as vm:
         vm.run(["systemctl", "stop", *MANAGERS])
-        bind = f"for f in /proc/irq/*/smp_affinity_list; do echo {IRQ_CPU} > $f; done 2> /dev/null"
-        vm.run(["sh", "-c", bind], check=False)
+        vm.bind_interrupts(IRQ_CPU)
         # What comes while this machine's CPUs are taken waits there.
         vm.host(["ip", "link", "set", "t-virtio", "txqueuelen", str(TAP_QUEUE)])
         for script in ON_GUEST:
