@@ -19,11 +19,12 @@ from rxlane.items import (
     THREAD_ITEMS,
     Value,
 )
-from rxlane.journal import Store, load_current
+from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.places import Folder
 from rxlane.plan import HOST, Change, Entry, Journal, Plan, Skip, Target, phases
+from rxlane.present import load_current
 from rxlane.revert import Carried, carry, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -65,7 +66,7 @@ def apply(
     with everything undone.
     """
     with store.lock():
-        old, notes = load_current(store, kernel.boot_id())
+        old, notes = load_current(store, kernel)
         undo: dict[Target, Value] = {}
         refused: dict[Target, str] = {}
         written = 0
@@ -144,7 +145,7 @@ def _write(
     """
     refused: dict[Target, str] = {}
     owner = owner or (journal.owner if journal else "")
-    wanted = Journal(kernel.boot_id(), carried.entries, owner)
+    wanted = Journal(kernel.boot_id(), carried.entries, owner, netns=kernel.netns())
     if wanted.entries and journal != wanted:
         store.save(wanted)
         journal = wanted

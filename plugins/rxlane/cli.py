@@ -231,14 +231,15 @@ def _log(level: str, text: str) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from rxlane import show
     from rxlane.items import CHEAP_ITEMS
-    from rxlane.journal import Store, load_current
+    from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.present import load_current
     from rxlane.verify import verify_entries
 
     kernel, store = Linux(), Store(args.state)
     _need_root()
     with store.lock():
-        journal, _ = load_current(store, kernel.boot_id())
+        journal, _ = load_current(store, kernel)
     written = () if journal is None else journal.entries
     entries = [entry for entry in written if entry.after is not None]
     items = {e.item for e in entries} | CHEAP_ITEMS
@@ -252,6 +253,7 @@ def _rollback(args: argparse.Namespace) -> int:
     from rxlane import claims, confirm
     from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.present import refuse_elsewhere
     from rxlane.rollback import rollback
 
     store = Store(args.state)
@@ -271,6 +273,7 @@ def _rollback(args: argparse.Namespace) -> int:
         done = rollback(kernel, store, claims.others(store, kernel))
         claims.release_tuned(store, kernel.boot_id())
     else:
+        refuse_elsewhere(store, store.load(), kernel)
         # First, or the services of .link files would put right what this brings back.
         mine = {link.ifindex for link in links} or None
         claims.update(store, kernel.boot_id(), claims.without(mine))

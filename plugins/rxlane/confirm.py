@@ -64,8 +64,11 @@ def arm(
     """Return once a guard waits, so that from here on the originals are sure to come back.
 
     devices: indexes, None for all. start: starts the guard for a token. Raises KERNEL, with
-    nothing left behind, when it does not get ready.
+    nothing left behind, when it does not get ready, and REFUSED where it could not see the devices.
     """
+    if kernel.netns() != kernel.netns("1"):
+        problem = "--confirm works in the network namespace of PID 1 only, where its service runs"
+        raise RxlaneError(Kind.REFUSED, problem, remedy="apply without it here")
     scope = None if devices is None else tuple(sorted(devices))
     deadline = boottime() + seconds * 10**9
     pending = Pending(kernel.boot_id(), os.urandom(8).hex(), deadline, scope, login)

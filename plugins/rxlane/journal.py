@@ -222,15 +222,6 @@ def _lock_file(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def load_current(store: Store, boot_id: str) -> tuple[Journal | None, tuple[str, ...]]:
-    """Return this boot's journal; one of another boot is removed: its settings are gone."""
-    journal = store.load()
-    if journal is None or journal.boot_id == boot_id:
-        return journal, ()
-    store.remove()
-    return None, ("a journal of another boot was discarded",)
-
-
 def _failed(path: Path, what: str, error: OSError) -> RxlaneError:
     reason = os.strerror(error.errno or 0)
     return RxlaneError(Kind.JOURNAL, f"{path} {what}: {reason}")

@@ -93,6 +93,8 @@ class Kernel(Protocol):
 
     def boot_id(self) -> str: ...
 
+    def netns(self, process: str = "self") -> int: ...
+
 
 class Linux:
     """The kernel this process runs on."""
@@ -114,6 +116,10 @@ class Linux:
 
     def boot_id(self) -> str:
         return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
+
+    def netns(self, process: str = "self") -> int:
+        """Return the inode of a process' network namespace, 0 where /proc does not tell."""
+        return self._sysfs.inode(f"proc/{process}/ns/net")
 
     def observe(
         self, names: Collection[str] | None = None, items: Collection[str] | None = None

@@ -196,9 +196,11 @@ class Journal:
     """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written.
 
     owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
+    netns: inode of the network namespace whose devices the entries are of, 0 if not known.
     """
 
     boot_id: str
     entries: tuple[Entry, ...]
     owner: str = ""
     format: int = FORMAT
+    netns: int = field(default=0, metadata=LATER)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from rxlane import stages
 from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS
-from rxlane.journal import Store, load_current
+from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
+from rxlane.present import load_current
 from rxlane.revert import dormant, renamed
 from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
@@ -49,7 +50,7 @@ def bring_back(
     items: Collection[str] | None = None,
 ) -> RolledBack:
     """rollback() for a caller who holds the lock."""
-    journal, notes = load_current(store, kernel.boot_id())
+    journal, notes = load_current(store, kernel)
     if journal is None:
         return RolledBack(0, (), notes)
     wanted = {e.item for e in journal.entries} | CHEAP_ITEMS

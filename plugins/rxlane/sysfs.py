@@ -110,6 +110,15 @@ class Sysfs:
         except OSError:
             return []
 
+    def inode(self, name: str) -> int:
+        """Return the number of the file behind the name, 0 when there is none: of a namespace's
+        file it tells which namespace.
+        """
+        try:
+            return os.stat(self.path(name)).st_ino
+        except OSError:
+            return 0
+
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 

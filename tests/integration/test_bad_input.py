@@ -51,3 +51,26 @@ def test_one_line_and_nothing_changed(guest: Host, words: tuple[str, ...]) -> No
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr and len(lines[0]) < 400
+
+
+@pytest.mark.kernels(OURS)
+@pytest.mark.usefixtures("unchanged")
+def test_another_network_namespace(guest: Host) -> None:
+    """Neither are originals of devices that are not seen there given up, nor a guard started that
+    would not see them; back home the rollback still knows them.
+    """
+    before = guest.settings()
+    guest.run("rxlane", "apply", "-o", "threaded=on@1-", guest.vm.nic)
+    applied = guest.settings()
+    try:
+        for words in (("rollback",), ("apply", "-o", "threaded=off", "lo"), ("verify",)):
+            done = guest.run("unshare", "--net", "rxlane", *words, check=False)
+            assert done.rc == 2 and "another network namespace" in done.stderr, (words, done)
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert guest.settings() == applied
+    finally:
+        guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+    options = ("-o", "threaded=off", "--confirm", "60", "lo")
+    done = guest.run("unshare", "--net", "rxlane", "apply", *options, check=False)
+    assert done.rc == 2 and "PID 1" in done.stderr, done

@@ -209,6 +209,7 @@ class SimHost:
         self.given: dict[tuple[str, int], Helper] = {}
         self.ends_threads = ends_threads
         self.boot = boot
+        self.namespaces = {"self": 4026531840, "1": 4026531840}  # network namespaces by process
         self.writes = 0
         self.log: list[str] = []
         self.fail_at: int | None = None  # number of the write that is refused
@@ -219,6 +220,9 @@ class SimHost:
 
     def boot_id(self) -> str:
         return self.boot
+
+    def netns(self, process: str = "self") -> int:
+        return self.namespaces[process]
 
     def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
         return self.observe(names)

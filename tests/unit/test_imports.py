@@ -83,6 +83,7 @@ LAYERS = {
     "verify": 4,
     "kernel": 6,
     "writing": 7,
+    "present": 7,
     "apply": 8,
     "rollback": 8,
     "linkkeys": 4,

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The journal as far as it is of here and now: of this boot and this network namespace."""
+
+from __future__ import annotations
+
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Store
+from rxlane.kernel import Kernel
+from rxlane.plan import Journal
+
+
+def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[str, ...]]:
+    """Return this boot's journal; one of another boot is removed: its settings are gone.
+
+    REFUSED as by refuse_elsewhere().
+    """
+    journal = store.load()
+    if journal is not None and journal.boot_id != kernel.boot_id():
+        store.remove()
+        return None, ("a journal of another boot was discarded",)
+    refuse_elsewhere(store, journal, kernel)
+    return journal, ()
+
+
+def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> None:
+    """Raise REFUSED in another network namespace than the journal's: none of its devices is seen
+    there, and the originals of all would be given up.
+    """
+    here = kernel.netns()
+    if journal is None or 0 in (here, journal.netns) or here == journal.netns:
+        return
+    if journal.boot_id == kernel.boot_id():
+        problem = f"the settings in {store.path} are of another network namespace"
+        remedy = f"run this there (`lsns -t net` lists it as {journal.netns}), or give --state"
+        raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)

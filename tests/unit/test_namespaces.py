@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A journal is of one network namespace; elsewhere nothing that it knows is given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rxlane import confirm
+from rxlane.apply import apply
+from rxlane.errors import Kind, RxlaneError
+from rxlane.journal import Store
+from rxlane.kernel import Linux
+from rxlane.present import load_current, refuse_elsewhere
+from rxlane.rollback import rollback
+from rxlane.session import Login
+from unit import simhost
+from unit.simhost import SimHost
+from unit.test_apply import FULL, policy
+
+LOGIN = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
+ELSEWHERE = 4026532500
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state")
+
+
+@pytest.fixture
+def host() -> SimHost:
+    return SimHost(simhost.whole(simhost.snapshot()))
+
+
+def other_space(host: SimHost) -> SimHost:
+    """The same host as a process in another network namespace sees it: without the devices."""
+    there = SimHost(simhost.snapshot(), boot=host.boot)
+    there.links = {}
+    there.namespaces["self"] = ELSEWHERE
+    return there
+
+
+def test_rollback_elsewhere_gives_nothing_up(host: SimHost, store: Store) -> None:
+    before = simhost.settings(host)
+    apply(host, store, policy(**FULL))
+    kept = store.load()
+    with pytest.raises(RxlaneError) as caught:
+        rollback(other_space(host), store)
+    assert caught.value.kind is Kind.REFUSED
+    line = str(caught.value)
+    assert "another network namespace" in line and str(host.namespaces["self"]) in line
+    assert str(store.path) in line and "\n" not in line
+    assert store.load() == kept
+    rollback(host, store)
+    assert simhost.settings(host) == before and store.load() is None
+
+
+def test_apply_elsewhere_changes_nothing(host: SimHost, store: Store) -> None:
+    apply(host, store, policy(**FULL))
+    kept = store.load()
+    there = other_space(host)
+    with pytest.raises(RxlaneError, match="another network namespace"):
+        apply(there, store, policy(threaded="off"))
+    assert there.writes == 0 and store.load() == kept
+
+
+@pytest.mark.parametrize(("noted", "here"), [(0, ELSEWHERE), (ELSEWHERE, 0), (5, 5)])
+def test_unknown_and_same_are_taken(host: SimHost, store: Store, noted: int, here: int) -> None:
+    host.namespaces["self"] = noted
+    apply(host, store, policy(**FULL))
+    host.namespaces["self"] = here
+    assert load_current(store, host) == (store.load(), ())
+
+
+def test_another_boot_is_not_refused(host: SimHost, store: Store) -> None:
+    """Numbers of namespaces are of one boot, as the settings are."""
+    apply(host, store, policy(**FULL))
+    later = other_space(host)
+    later.boot = "boot-2"
+    refuse_elsewhere(store, store.load(), later)
+    assert load_current(store, later)[0] is None and store.load() is None
+
+
+def test_confirm_needs_a_service_that_sees_the_devices(host: SimHost, store: Store) -> None:
+    host.namespaces["self"] = ELSEWHERE
+    with pytest.raises(RxlaneError) as caught:
+        confirm.arm(host, store, LOGIN, 60, None, lambda *_: pytest.fail("started"))
+    assert caught.value.kind is Kind.REFUSED and "PID 1" in str(caught.value)
+    with store.lock():
+        assert store.pending.load() is None
+
+
+def test_the_number_is_that_of_proc(tmp_path: Path) -> None:
+    assert Linux().netns() == Path("/proc/self/ns/net").stat().st_ino
+    assert Linux(tmp_path).netns() == 0
