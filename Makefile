@@ -60,6 +60,7 @@ lint: venv ## ruff and mypy --strict
 		echo "mypy --strict $$part"; $(PYTHON) -m mypy --strict $$part; done
 
 debs: ## build/debs/*.deb, checked by lintian
+	@sh tests/setup only packaging/packages.txt
 	packaging/build-debs
 
 tool-debs: ## build/tool-debs/*.deb: ethtool and iproute2 with our patches (root)
