@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guests' Debian 13 root: made by mmdebstrap, kept as an ext4 image, never written to.
+"""The guests' Debian root: made by mmdebstrap, kept as an ext4 image, never written to.
 
 A guest boots it through a snapshot, so every boot starts from the same bytes.
 """
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from lab import apt
@@ -12,6 +13,7 @@ from lab.cache import built, digest
 from lab.progress import step, tool
 
 SUITE = "trixie"
+OLDER_SUITE = "bookworm"  # with a systemd that has no Property= in .link files
 IMAGE_SIZE = "3G"
 # What the guest needs, and why.
 PACKAGES = (
@@ -87,7 +89,7 @@ def mark_updated(root: Path) -> None:
         (root / folder / ".updated").write_text("")
 
 
-def bootstrap(root: Path, extra: tuple[str, ...], sources: list[str]) -> None:
+def bootstrap(root: Path, suite: str, extra: tuple[str, ...]) -> None:
     packages = ",".join([*PACKAGES, *extra])
     tool(
         ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet",
@@ -95,17 +97,17 @@ def bootstrap(root: Path, extra: tuple[str, ...], sources: list[str]) -> None:
          "--aptopt=APT::Install-Recommends \"false\"",
          "--dpkgopt=path-exclude=/usr/share/locale/*",
          "--dpkgopt=path-exclude=/usr/share/doc/*/examples/*",
-         SUITE, root, *sources],
+         suite, root, *source_lines(suite)],
     )  # fmt: skip
 
 
-def source_lines() -> list[str]:
+def source_lines(suite: str) -> list[str]:
     found = apt.mirrors()
     signed = f"[signed-by={apt.KEYRING}]"
-    suites = (SUITE, f"{SUITE}-updates", f"{SUITE}-backports")
-    lines = [f"deb {signed} {found['Debian']} {suite} main non-free" for suite in suites]
+    suites = (suite, f"{suite}-updates", f"{suite}-backports")
+    lines = [f"deb {signed} {found['Debian']} {name} main non-free" for name in suites]
     if "Debian-Security" in found:
-        lines.append(f"deb {signed} {found['Debian-Security']} {SUITE}-security main")
+        lines.append(f"deb {signed} {found['Debian-Security']} {suite}-security main")
     return lines
 
 
@@ -113,11 +115,11 @@ def make_image(root: Path, image: Path) -> None:
     tool(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "rxroot", "-d", root, image, IMAGE_SIZE])
 
 
-def make_root(out: Path, extra: tuple[str, ...], label: str) -> None:
+def make_root(out: Path, suite: str, extra: tuple[str, ...], label: str) -> None:
     root = out / "root"
-    with step(f"making the Debian 13 root {label}"):
+    with step(f"making the root of {suite} {label}"):
         try:
-            bootstrap(root, extra, source_lines())
+            bootstrap(root, suite, extra)
             customise(root)
             for name in ("vmlinuz", "initrd"):
                 for found in (root / "boot").glob(f"{name}*-*"):
@@ -128,18 +130,19 @@ def make_root(out: Path, extra: tuple[str, ...], label: str) -> None:
             shutil.rmtree(root, ignore_errors=True)
 
 
-def key_of(extra: tuple[str, ...]) -> str:
+def key_of(suite: str, extra: tuple[str, ...]) -> str:
     """Changes when the package list, this file or the TuneD that is offered changes."""
-    return digest([Path(__file__).read_bytes(), *PACKAGES, *extra, tuned_version()])
+    return digest([Path(__file__).read_bytes(), suite, *PACKAGES, *extra, tuned_version(suite)])
 
 
-def tuned_version() -> str:
-    return next(v for v, suite in apt.offered("tuned") if suite == SUITE)
+def tuned_version(suite: str) -> str:
+    return next(v for v, of in apt.offered("tuned") if of == suite)
 
 
-def root_image() -> Path:
+def root_image(suite: str = SUITE) -> Path:
     """The ext4 image for kernels of our own (drivers built in, so it holds no modules)."""
-    return built("roots", key_of(()), lambda out: make_root(out, (), "")) / "root.ext4"
+    make = partial(make_root, suite=suite, extra=(), label="")
+    return built("roots", key_of(suite, ()), make) / "root.ext4"
 
 
 def from_backports(version: str) -> tuple[str, ...]:
@@ -150,9 +153,8 @@ def from_backports(version: str) -> tuple[str, ...]:
 def debian_root(package: str, version: str) -> Path:
     """Folder with root.ext4, vmlinuz and initrd of Debian's own kernel package."""
     extra = (package, "initramfs-tools", "zstd", *from_backports(version))
-    return built(
-        "roots", key_of((*extra, version)), lambda out: make_root(out, extra, f"with {package}")
-    )
+    make = partial(make_root, suite=SUITE, extra=extra, label=f"with {package}")
+    return built("roots", key_of(SUITE, (*extra, version)), make)
 
 
 def share_image(paths: list[Path], folder: Path) -> Path:

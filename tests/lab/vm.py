@@ -25,7 +25,7 @@ from lab.net import Network
 from lab.paths import BUILD
 from lab.progress import say, step
 from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
-from lab.rootfs import NICS, root_image, share_image
+from lab.rootfs import NICS, SUITE, root_image, share_image
 from lab.splat import emulation_race, splats
 
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
@@ -85,6 +85,8 @@ class GuestSpec:
     icount: bool = False
     # A PCI Express port of the id SLOT, into which qmp() plugs devices.
     slot: bool = False
+    # The Debian that runs on a kernel of ours.
+    suite: str = SUITE
     extra_cmdline: str = ""
     share: list[Path] = field(default_factory=list)
 
@@ -384,7 +386,7 @@ class Guest:
 
     def _root(self) -> Path:
         with_modules = self.kernel.bzimage.parent / "root.ext4"
-        return with_modules if self.kernel.root_package else root_image()
+        return with_modules if self.kernel.root_package else root_image(self.spec.suite)
 
     def _cmdline(self) -> str:
         words = [
