@@ -24,8 +24,8 @@ VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 # What depends on how the kernel was built.
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
 	profile.py)
-# What needs RPM packages.
-RPM_TESTS := tests/integration/test_rpm_life.py
+# What needs RPM packages, or makes its own.
+PACKAGE_TESTS := $(addprefix tests/integration/test_,rpm_life.py newcomer.py)
 # What needs the debug kernel.
 DEBUG_TESTS := $(addprefix tests/integration/test_,hung_limit.py stress.py irq_stress.py \
 	rx_stress.py alloc_failures.py)
@@ -107,15 +107,15 @@ check-debug: venv debs ## guest tests, stress and failing allocations on the deb
 
 check-long: venv debs ## stress, power cuts (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long \
-		$(addprefix --ignore=,$(DEBUG_TESTS) $(RPM_TESTS)) $(ARGS)
+		$(addprefix --ignore=,$(DEBUG_TESTS) $(PACKAGE_TESTS)) $(ARGS)
 
 check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
 
-check-packages: debs rpms tool-rpms ## what the RPMs hold against the debs; both built twice (long)
+check-packages: debs rpms tool-rpms ## RPMs against debs, both built twice; a newcomer's way (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/packages $(ARGS)
-	RXLANE_STRICT=1 $(PYTHON) -m pytest $(RPM_TESTS) $(ARGS)
+	RXLANE_STRICT=1 $(PYTHON) -m pytest $(PACKAGE_TESTS) $(ARGS)
 
 demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 	$(PYTHON) tests/demo.py --kernel $(KERNEL)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from lab import apt, source
 from lab.cache import built, digest
+from lab.cleanroot import ENVIRONMENT, entered
 from lab.paths import TREE, cache
 from lab.progress import StepFailed, step, tool
 from lab.rootfs import SUITE
@@ -32,10 +33,9 @@ SUITES = (SUITE, "bookworm")
 SUFFIX = "+rxlane1"
 MAINTAINER = "rxlane maintainers <maintainers@rxlane.example>"
 BUILD = "build"  # folder of the chroot that builds happen in
-ENVIRONMENT = {
-    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+BUILD_ENVIRONMENT = {
+    **ENVIRONMENT,
     "HOME": f"/{BUILD}",
-    "LC_ALL": "C.UTF-8",
     "DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count() or 1}",
 }
 
@@ -136,12 +136,9 @@ def build_one(root: Path, dsc: Path, version: str, folder: Path) -> None:
     try:
         lay_out(dsc, home / "tree", version)
         with step(f"building {field(dsc, 'Source')} {version} for Debian 13"):
-            tool(
-                ["unshare", "--mount", "--pid", "--fork", "--net", "--mount-proc",
-                 f"--root={root}", f"--wd=/{BUILD}/{home.name}/tree",
-                 "dpkg-buildpackage", "-us", "-uc", "-B"],
-                env=ENVIRONMENT, log=log,
-            )  # fmt: skip
+            argv = ["dpkg-buildpackage", "-us", "-uc", "-B"]
+            words = entered(root, f"/{BUILD}/{home.name}/tree", argv, net=False)
+            tool(words, env=BUILD_ENVIRONMENT, log=log)
         for deb in home.glob("*.deb"):
             shutil.move(deb, folder / deb.name)
     finally:

@@ -40,11 +40,10 @@ DEBUG_PATIENCE = 5
 REACHED_S = 120.0
 # -no-reboot makes a guest that panics end; a reset of ours is to boot it again. The firmware, which
 # finds traces of itself in memory, resets once more before it boots.
-QMP_RESET = (
-    '{"execute": "set-action", "arguments": {"reboot": "reset"}}',
-    '{"execute": "system_reset"}',
-)
+QMP_AGAIN = '{"execute": "set-action", "arguments": {"reboot": "reset"}}'
+QMP_RESET = (QMP_AGAIN, '{"execute": "system_reset"}')
 SLOT = "lab-slot"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 QMP_BOOTED = ('{"execute": "set-action", "arguments": {"reboot": "shutdown"}}',)
 
 
@@ -226,11 +225,38 @@ class Guest:
         """
         with step("power cut"):
             self.qmp(*QMP_RESET)
-            if self._agent is not None:
-                self._agent.close()
-                self._agent = None
+            self._hang_up()
             self._wait_for_boot()
             self.qmp(*QMP_BOOTED)
+
+    def reboot(self) -> None:
+        """Has the guest end its services, unmount its disk and boot; back when it is up again."""
+        with step("reboot"):
+            self.qmp(QMP_AGAIN)
+            before = self.read(BOOT_ID)
+            # The agent may be ended before it has told that this was done.
+            self.run(["systemd-run", "--on-active=1", "systemctl", "reboot"])
+            end = time.monotonic() + BOOT_S[self.accel]
+            while self._boot_id() in (None, before):
+                if time.monotonic() > end:
+                    raise self._lost("it did not reboot")
+                time.sleep(0.5)
+            self._wait_for_boot()
+            self.qmp(*QMP_BOOTED)
+
+    def _boot_id(self) -> bytes | None:
+        """That of the system that answers now, None while none does."""
+        self._hang_up()
+        self._agent = self._connect()
+        try:
+            return None if self._agent is None else self._agent.read(BOOT_ID)
+        except AgentSilent:
+            return None
+
+    def _hang_up(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
 
     def qmp(self, *commands: str) -> None:
         """Has QEMU's monitor take commands, one after the other; CommandFailed when it refuses."""
@@ -334,9 +360,7 @@ class Guest:
 
     def _end(self) -> None:
         """Ends QEMU, if it runs."""
-        if self._agent is not None:
-            self._agent.close()
-            self._agent = None
+        self._hang_up()
         if self._qemu is not None:
             self._qemu.kill()
             self._qemu.wait()
