@@ -29,10 +29,12 @@ def check_threads(
 
     present: the IRQ threads that there will be.
     """
+    chosen = list(chosen)
     for one, cpus in chosen:
         if one.realtime:
             _check_irq_threads(present, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
+            _check_beside(one, cpus, chosen)
 
 
 def _check_irq_threads(present: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
@@ -49,6 +51,19 @@ def _check_irq_threads(present: Iterable[IrqThread], one: Wanted, cpus: set[int]
                 f" {thread.irq}, which runs there",
                 f"give a priority below {IRQ_THREAD_PRIORITY}, another CPU, or move the interrupt",
             )
+
+
+def _check_beside(one: Wanted, cpus: tuple[int, ...], chosen: Iterable[Chosen]) -> None:
+    """Refuse a real-time poller, which never sleeps, where another lane's thread must run."""
+    if not one.polling or len(cpus) > 1:
+        return
+    for other, own in chosen:
+        if other is not one and own == cpus and other.priority <= one.priority:
+            problem = f"on CPU {cpus[0]} a busy-polling thread of priority {one.priority} leaves no"
+            thread = "a thread" if other.helper is None else f"rx thread {other.helper}"
+            problem += f" time to {thread} of {other.link.name} queue {other.lane.queue.index}"
+            remedy = "thread fewer queues, or give more CPUs in thread_cpus"
+            raise refuse(one, "thread_cpus", problem, remedy)
 
 
 def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:

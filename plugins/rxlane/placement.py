@@ -10,7 +10,7 @@ from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
 from rxlane.items import CPUS, SCHED, UNKNOWN_SCHED
 from rxlane.model import Lane, Topology
-from rxlane.placer import Placer, Request
+from rxlane.placer import Placer, Request, weight
 from rxlane.plan import Target
 from rxlane.wanted import Chosen, Wanted, refuse
 
@@ -78,7 +78,7 @@ class _Chooser:
         turn = self._turns[one.section.name]
         self._turns[one.section.name] += 1
         number = given[turn % len(given)]
-        self._placer.give(number, one.exclusive)
+        self._placer.give(number, weight(one.exclusive, one.polling))
         return (number,)
 
     def _request(self, one: Wanted) -> Request:
@@ -87,6 +87,7 @@ class _Chooser:
             self._pool(one),
             one.link.node,
             one.exclusive,
+            one.polling,
             one.section.placement == topology.SPREAD_LLC,
             None if one.exclusive else _fixed(one.lane),
             stands=self._draft.stands_on(Target(one.link.name, one.lane.queue.index, CPUS)),

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from rxlane.model import Cpu, Link, Topology
 from rxlane.topology import efficient, near
 
+# What a busy poller counts beside real-time threads, which sleep: more than all of them together.
+POLLER = 1 << 20
 # The golden section: devices that start so far apart along the CPUs are spread however many they
 # are, and one device more moves no other's start.
 APART = (5**0.5 - 1) / 2
@@ -25,19 +27,29 @@ class Request:
     """A lane that wants one CPU of a non-empty pool.
 
     node: the device's. exclusive: a busy poller or a real-time thread, which wants a CPU for
-    itself. spread: over last level caches. prefer: the CPU of an interrupt that cannot move.
-    named: the operator named the CPUs, so CPU 0 is one as the others. stands: where it is in the
-    layout of the whole host.
+    itself. polling: it is the first, which leaves others none. spread: over last level caches.
+    prefer: the CPU of an interrupt that cannot move. named: the operator named the CPUs, so CPU 0
+    is one as the others. stands: where it is in the layout of the whole host.
     """
 
     ifindex: int
     pool: tuple[int, ...]
     node: int | None = None
     exclusive: bool = False
+    polling: bool = False
     spread: bool = False
     prefer: int | None = None
     named: bool = False
     stands: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """What it counts for those that would come to its CPU."""
+        return weight(self.exclusive, self.polling)
+
+
+def weight(exclusive: bool, polling: bool) -> int:
+    return POLLER if polling else int(exclusive)
 
 
 def _ranks(count: int) -> list[int]:
@@ -83,6 +95,7 @@ class Placer:
     topology: Topology
     starts: Mapping[int, float] = field(default_factory=dict)
     taken: Counter[int] = field(default_factory=Counter)
+    # By CPU, what weight() says of the lanes that are there.
     polled: Counter[int] = field(default_factory=Counter)
     caches: Counter[int | None] = field(default_factory=Counter)
     resumed: bool = False
@@ -107,46 +120,46 @@ class Placer:
         """Return another placer that goes on from here, on a host that may have fewer CPUs."""
         left = Placer(topology, self.starts, resumed=self.resumed or topology != self.topology)
         for number in topology.online:
-            left.note(number, False, self.taken[number])
+            left.note(number, 0, self.taken[number])
             left.polled[number] = self.polled[number]
         return left
 
-    def give(self, number: int, exclusive: bool) -> None:
+    def give(self, number: int, weight: int) -> None:
         """Count a CPU that the operator named for a lane."""
         if not self.resumed:
-            self.note(number, exclusive)
+            self.note(number, weight)
 
-    def note(self, number: int, exclusive: bool, count: int = 1) -> None:
-        """Count a CPU as taken."""
+    def note(self, number: int, weight: int, count: int = 1) -> None:
+        """Count a CPU as taken by so many lanes."""
         cpu = self._cpus[number]
         self.taken[number] += count
         self.caches[cpu.llc] += count
-        if exclusive:
-            self.polled[number] += count
+        self.polled[number] += count * weight
 
     def deal(self, requests: Sequence[Request]) -> list[int]:
         """Return a CPU for each request; those of a device are in the order of its queues.
 
-        Pollers choose first, then lanes with an interrupt that cannot move; of each, devices that
-        have a node.
+        Pollers choose first, then real-time threads, then lanes with an interrupt that cannot move;
+        of each, devices that have a node.
         """
         if self.resumed:
             return self._settle(requests)
         found: dict[int, int] = {}
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, one in enumerate(requests):
-            kind = (self._reach(one), one.spread, one.exclusive, one.prefer, one.named)
+            kind = (self._reach(one), one.spread, one.weight, one.prefer, one.named)
             alike[kind].append(number)
         groups = sorted(
             (_by_turn(requests, rows) for rows in alike.values()),
             key=lambda rows: (requests[rows[0]].prefer is None, requests[rows[0]].node is None),
         )
-        polling = [rows for rows in groups if requests[rows[0]].exclusive]
-        while polling:
-            for rows in polling:
-                self._place(requests, rows, found)
-            # Those that found no CPU near: pollers of other devices have theirs now.
-            polling = [left for rows in polling if (left := [n for n in rows if n not in found])]
+        for heavy in (POLLER, weight(exclusive=True, polling=False)):
+            left = [rows for rows in groups if requests[rows[0]].weight == heavy]
+            while left:
+                for rows in left:
+                    self._place(requests, rows, found)
+                # Those that found no CPU near: those of other devices have theirs now.
+                left = [more for rows in left if (more := [n for n in rows if n not in found])]
         for rows in groups:
             if not requests[rows[0]].exclusive:
                 self._place(requests, rows, found)
@@ -164,13 +177,13 @@ class Placer:
                     found[number] = one.stands
                     continue
                 if one.stands in self._online:
-                    self.note(one.stands, exclusive, -1)
+                    self.note(one.stands, one.weight, -1)
                 if exclusive or one.stands is None:
                     lost.append(number)
                     continue
                 found[number] = self.inherit(one, one.stands, turns[one.stands])
                 turns[one.stands] += 1
-            for number in _by_turn(requests, lost):
+            for number in sorted(_by_turn(requests, lost), key=lambda n: not requests[n].polling):
                 found[number] = self.take(requests[number])
                 if exclusive:
                     self._entered.add(found[number])
@@ -189,7 +202,7 @@ class Placer:
             return (*self._cost(number, one)[:3], (rank - 1 - turn) % last)
 
         best = min(one.pool, key=order)
-        self.note(best, one.exclusive)
+        self.note(best, one.weight)
         return best
 
     def _may_stay(self, one: Request, number: int) -> bool:
@@ -220,7 +233,7 @@ class Placer:
         serves fewest; cores without another thread; the lowest number.
         """
         best = min(one.pool, key=lambda n: (*self._cost(n, one), n))
-        self.note(best, one.exclusive)
+        self.note(best, one.weight)
         return best
 
     def _take_many(self, one: Request, count: int) -> list[int]:
@@ -229,7 +242,7 @@ class Placer:
         found = []
         for _ in range(count):
             best = min(costs.values())[-1]
-            self.note(best, one.exclusive)
+            self.note(best, one.weight)
             found.append(best)
             cpu = self._cpus[best]
             beside = {best, *cpu.siblings}
@@ -278,11 +291,11 @@ class Placer:
         for row in rows:
             row.extras = sum(max(0, after[n] - max(level, before[n])) for n in row.cpus)
         for number in picks:
-            self.note(number, one.exclusive, -1)
+            self.note(number, one.weight, -1)
         top = max(after[n] for n in picks)
         found = _Dealer(rows, before, level, top).deal(own, self.starts)
         for number in found:
-            self.note(number, one.exclusive)
+            self.note(number, one.weight)
         return found
 
     def _rows(self, one: Request) -> list[_Row]:

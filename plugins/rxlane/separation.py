@@ -212,7 +212,7 @@ def _given(placer: Placer, job: _Job) -> list[tuple[int, ...] | None]:
     for turn, one in enumerate(job.threads):
         if given:
             number = given[turn % len(given)]
-            placer.give(number, one.exclusive)
+            placer.give(number, int(one.exclusive))
             found.append((number,))
         elif given is not None:
             found.append(None)
@@ -229,7 +229,7 @@ def _request(draft: Draft, job: _Job, one: Wanted) -> Request:
         job.cpus,
         job.link.node,
         one.exclusive,
-        job.section.rx_placement == topology.SPREAD_LLC,
+        spread=job.section.rx_placement == topology.SPREAD_LLC,
         stands=draft.stands_on(job.target(RX_THREAD_CPUS, one.helper or 0)),
     )
 

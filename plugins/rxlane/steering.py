@@ -98,7 +98,7 @@ def _masks(
     found = [tuple(n for n in stood or () if n in near) for stood in stand]
     used = {number for cpus in found for number in cpus}
     for number in used:
-        placer.note(number, exclusive=False)
+        placer.note(number, weight=0)
     share = max(1, (len(near) - every) // len(stand)) if stand else 0
     for at, stood in enumerate(stand):
         if stood and not found[at]:

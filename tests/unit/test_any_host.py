@@ -257,11 +257,15 @@ def check_handlers(host: Snapshot, plan: Plan) -> None:
 
 
 def check_pollers(host: Snapshot, plan: Plan) -> None:
-    """No CPU has two busy pollers that this plan binds."""
+    """No CPU has two busy pollers that this plan binds, nor any lane beside a real-time one."""
     modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
     bound = [key for key, mode in modes.items() if mode == "busy-poll" and key in cpus]
     own = Counter(cpus[key] for key in bound if len(cpulist.parse(cpus[key])) == 1)
     assert max(own.values(), default=1) == 1
+    classes = wanted(host, plan, "thread-sched")
+    realtime = {cpus[key] for key in bound if classes.get(key, "").startswith(("fifo", "rr"))}
+    alone = {value for value in realtime if len(cpulist.parse(value)) == 1}
+    assert alone.isdisjoint(value for key, value in cpus.items() if key not in bound)
 
 
 def check_steering(host: Snapshot, plan: Plan, policy: Policy) -> None:

@@ -299,6 +299,22 @@ def test_priority_50_over_another_interrupts_thread() -> None:
     assert threads(with_irq_thread(17, 4), **fair)
 
 
+def test_a_realtime_poller_leaves_nobody_behind_on_its_cpu() -> None:
+    """It never sleeps: what has its priority or less would not run again."""
+    options = {"threaded": "busy-poll@1,on@2", "thread_cpus": "4", **FIFO}
+    error = refusal(host(), **options)
+    assert "on CPU 4 a busy-polling thread of priority 50 leaves no time" in str(error)
+    assert error.option == "thread_cpus" and error.queue == 1 and "queue 2" in str(error)
+    assert threads(host(), **(options | {"thread_cpus": "4,5"}))
+    assert threads(host(), **(options | {"thread_policy": "other", "thread_priority": ""}))
+
+
+def test_realtime_threads_share_with_each_other_before_they_come_to_a_poller() -> None:
+    start = host(cpus=simhost.topology(4))
+    found = threads(start, threaded="on@1-2,busy-poll@3", thread_cpus="auto", **FIFO)
+    assert list(found.values()) == ["3", "3", "2"]
+
+
 def test_priority_99_is_no_value() -> None:
     with pytest.raises(RxlaneError, match=r"give 1\.\.98"):
         asked(thread_policy="fifo", thread_priority=99)

@@ -59,7 +59,7 @@ def test_fair_threads_share_near_cpus_alone_on_their_core_first() -> None:
     # Beside a poller a fair thread would starve: then it leaves the node.
     placer = Placer(host)
     for cpu in (4, 6):
-        placer.note(cpu, exclusive=True)
+        placer.note(cpu, weight=1)
     assert placer.take(Request(2, tuple(range(8)), 1)) == 1
 
 
@@ -67,7 +67,7 @@ def test_a_thread_goes_to_its_interrupt_that_cannot_move() -> None:
     placer = Placer(simhost.topology(4))
     assert [placer.take(Request(2, (1, 2, 3), prefer=3)) for _ in range(2)] == [3, 3]
     assert placer.take(Request(2, (1, 2), prefer=3)) == 1
-    placer.note(2, exclusive=True)
+    placer.note(2, weight=1)
     assert placer.take(Request(2, (1, 2, 3), prefer=2)) == 1
 
 
