@@ -7,6 +7,7 @@ A snapshot file is a door: what a person or another tool put there must give one
 from __future__ import annotations
 
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -62,11 +63,6 @@ def pieces(value: Any) -> Iterator[str]:
     yield "}"
 
 
-def compact(plain: object) -> str:
-    """Return plain data as pieces() would write it."""
-    return _compact(plain)
-
-
 SCALARS = frozenset((int, str, bool, type(None)))
 PIECE = 256  # items
 
@@ -103,8 +99,10 @@ def from_plain(cls: type[_T], data: object, where: str = "", at: int | None = No
     """
     plain = _plain_types(cls)  # type: ignore[arg-type]
     if type(data) is dict and _is_plain(data, plain):
+        # Names and values of thousands of settings are few: one of each is kept, not one a setting.
+        few = {n: sys.intern(v) if type(v) is str else v for n, v in data.items()}
         try:
-            return cls(**data)
+            return cls(**few)
         except TypeError:
             pass  # it lacks something, which is told below
     return _from_parts(

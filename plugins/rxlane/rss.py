@@ -8,7 +8,6 @@ which two recordings can be told apart.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 
 from rxlane import uapi as u
@@ -23,6 +22,12 @@ MOST = 1 << 16  # entries and bytes; a driver that says more is not believed
 DIGEST = 16  # hexadecimal digits
 
 
+def _digest(key: bytes) -> str:
+    import hashlib  # 3 MB, for those who record
+
+    return hashlib.sha256(key).hexdigest()[:DIGEST]
+
+
 def parse_rxfh(data: bytes) -> Rss | None:
     """Return the answer to ETHTOOL_GRSSH, None of a driver without a table; FORMAT if cut short."""
     if len(data) < _RXFH.size:
@@ -34,7 +39,7 @@ def parse_rxfh(data: bytes) -> Rss | None:
         return None
     table = struct.unpack_from(f"={entries}I", data, _RXFH.size)
     key = data[_RXFH.size + 4 * entries :]
-    digest = hashlib.sha256(key).hexdigest()[:DIGEST] if key else ""
+    digest = _digest(key) if key else ""
     return Rss(u.ETH_RSS_HASH.get(function, str(function)), table, digest)
 
 

@@ -50,6 +50,8 @@ def operation(host: Host, name: str) -> tuple[str, list[str]]:
             virtio,
             [f"for q in /sys/class/net/{virtio}/queues/rx-*; do echo 0 > $q/rps_cpus; done"],
         ),
+        # The program itself, which looks at the load for some seconds first.
+        "irqbalance": (virtio, ["irqbalance --oneshot --foreground"]),
         "threads off": (other, [f"echo 0 > /sys/class/net/{other}/threaded"]),
         "down, up": (other, [f"ip link set {other} down", f"ip link set {other} up"]),
         "channels": (virtio, [f"ethtool -L {virtio} combined 2; ethtool -L {virtio} combined 4"]),
@@ -126,6 +128,14 @@ def test_watch_keeps_the_layout(watched: Host) -> None:
 def test_watch_is_prompt(watched: Host) -> None:
     found = {name: stands_again(watched, name)["seconds"] for name in OPERATIONS}
     assert {n: took for n, took in found.items() if took is None or float(str(took)) > LIMIT} == {}
+
+
+@pytest.mark.long
+@pytest.mark.kernels(OURS)
+def test_irqbalance_is_put_right(watched: Host) -> None:
+    found = stands_again(watched, "irqbalance")
+    assert found["lost"], "irqbalance moved no interrupt of the layout, so this shows nothing"
+    assert found["seconds"] is not None and float(str(found["seconds"])) <= LIMIT
 
 
 def _ticks(host: Host, pid: str) -> tuple[str, ...]:

@@ -221,7 +221,7 @@ def test_at_boot_everything_earlier_goes(host: SimHost, store: Store) -> None:
     assert again.writes == 0
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"pending": {}, "sha256": "0"}'])
+@pytest.mark.parametrize("text", ["", "{}", '{"pending": {}, "crc32": "0"}'])
 def test_damaged_record_confirms_nothing(host: SimHost, store: Store, text: str) -> None:
     before = simhost.settings(host)
     pending = arm(host, store)

@@ -68,7 +68,7 @@ def test_any_changed_value_is_noticed(tmp_path: Path) -> None:
         store.load()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"journal": {}, "sha256": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"journal": {}, "crc32": 1}', "\x00"])
 def test_foreign_files(tmp_path: Path, text: str) -> None:
     store = saved(tmp_path)
     store.path.write_text(text)
