@@ -41,6 +41,7 @@ from stress import (  # type: ignore[import-not-found]
     hotplug,
     link,
     quiet_queues,
+    reschedule,
     tasks_named,
     write,
 )
@@ -56,7 +57,6 @@ KIND = re.compile(r"(?:input|output|rx|tx|TxRx)[-.]\d+$")
 RECEIVING = ("input", "rx", "TxRx")
 # Of a write to the file of an interrupt that is just being freed or requested.
 MAY_FAIL = (errno.EIO, errno.ENOENT, errno.EOPNOTSUPP)
-POLICIES = ((os.SCHED_OTHER, 0), (os.SCHED_BATCH, 0), (os.SCHED_FIFO, 3), (os.SCHED_RR, 2))
 
 
 class Fault(Exception):
@@ -225,19 +225,11 @@ def affinity(interrupts: Interrupts, _nic: Nic, chance: random.Random) -> None:
 
 
 def scheduling(interrupts: Interrupts, _nic: Nic, chance: random.Random) -> None:
-    """Policy and CPUs of a thread; real-time ones of low priority, for a moment only."""
+    """Policy and CPUs of a thread."""
     kind = chance.choice(interrupts.kinds)
-    policy, priority = chance.choice(POLICIES)
     with interrupts.locks[kind]:
         set_mode(interrupts.file(kind), 1)
-        pid = interrupts.thread(kind)
-        try:
-            os.sched_setaffinity(pid, chance.choice(({0}, {0, 1})))
-            os.sched_setscheduler(pid, policy, os.sched_param(priority))
-            time.sleep(chance.uniform(0, 0.02))
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
-        except OSError as error:
-            raise Gone("thread") from error
+        reschedule(interrupts.thread(kind), chance)
 
 
 def flooded_queues(nic: Nic) -> list[int]:

@@ -14,7 +14,6 @@ one before. For the outcome see contest() of stress.py.
 """
 
 import errno
-import os
 import random
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from stress import (  # type: ignore[import-not-found]
     hotplug,
     link,
     quiet_queues,
+    reschedule,
     tasks_named,
     write,
 )
@@ -51,7 +51,6 @@ SIZES = (0, 1, 2)
 PACKETS = 100
 # Without a packet for so long, in seconds, a queue is quiet, or a thread does nothing.
 QUIET_S = 60.0
-POLICIES = ((os.SCHED_OTHER, 0), (os.SCHED_BATCH, 0), (os.SCHED_FIFO, 3), (os.SCHED_RR, 2))
 
 
 def folder(nic: Nic) -> Path:
@@ -117,17 +116,11 @@ def threaded(nic: Nic, _chance: random.Random) -> None:
 
 
 def scheduling(nic: Nic, chance: random.Random) -> None:
-    """Policy and CPUs of a helper thread; real-time ones of low priority, for a moment only."""
+    """Policy and CPUs of a helper thread."""
     found = pids(nic)
     if not found:
         raise Gone("threads")
-    pid = chance.choice(found)
-    policy, priority = chance.choice(POLICIES)
-    with contested():
-        os.sched_setaffinity(pid, chance.choice(({0}, {0, 1})))
-        os.sched_setscheduler(pid, policy, os.sched_param(priority))
-        time.sleep(chance.uniform(0, 0.02))
-        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+    reschedule(chance.choice(found), chance)
 
 
 def read_all(nic: Nic, _chance: random.Random) -> None:

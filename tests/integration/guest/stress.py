@@ -133,6 +133,20 @@ def hotplug(_nic: Nic, chance: random.Random) -> None:
     write(CPU, "1")
 
 
+# Of threads that receive; real-time ones of low priority, for a moment only.
+POLICIES = ((os.SCHED_OTHER, 0), (os.SCHED_BATCH, 0), (os.SCHED_FIFO, 3), (os.SCHED_RR, 2))
+
+
+def reschedule(pid: int, chance: random.Random) -> None:
+    """Other CPUs and another class for a thread, then the ordinary one."""
+    policy, priority = chance.choice(POLICIES)
+    with contested():
+        os.sched_setaffinity(pid, chance.choice(({0}, {0, 1})))
+        os.sched_setscheduler(pid, policy, os.sched_param(priority))
+        time.sleep(chance.uniform(0, 0.02))
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
 Disturber = Callable[[Nic, random.Random], None]
 
 
