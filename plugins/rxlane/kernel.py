@@ -60,7 +60,7 @@ Values = Mapping[str, Value]
 Job = tuple[int, Values]  # a NAPI's id and what to set
 # Files that one apply keeps open; each has a page of the kernel's memory until it ends.
 FILES, SPARE = 1 << 14, 128
-WORKERS = 4
+WORKERS = 32
 PARALLEL = 16  # NAPIs for each worker from which starting it pays
 
 
@@ -152,9 +152,10 @@ class Linux:
         time take a fraction of one after the other, most of all on busy CPUs.
         """
         packed = [(napi, _attributes(values)) for napi, values in jobs]
-        size = -(-len(packed) // WORKERS)
-        if size < PARALLEL:
+        workers = min(WORKERS, len(packed) // PARALLEL)
+        if workers < 2:
             return self._netdev.napi_set(packed)
+        size = -(-len(packed) // workers)
         failed: dict[int, RxlaneError] = {}
         lost: list[Exception] = []
 
@@ -170,11 +171,11 @@ class Linux:
                 lost.append(error)
 
         starts = range(0, len(packed), size)
-        workers = [threading.Thread(target=work, args=(start,)) for start in starts]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        running = [threading.Thread(target=work, args=(start,)) for start in starts]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
         if lost:
             raise lost[0]
         return failed
