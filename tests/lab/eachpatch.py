@@ -9,6 +9,7 @@ built once more with Debian's own amd64 configuration.
 import lzma
 import os
 import re
+import subprocess
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +18,7 @@ from lab import apt
 from lab.base import Base, apply_series, read_base, touched, unpacked
 from lab.kernel import build_environment, compiler, configure, not_held, wanted_of
 from lab.paths import cache
-from lab.progress import StepFailed, step, tool
+from lab.progress import StepFailed, say, step, tool
 from lab.sparse import sparse
 
 # How sparse, or the kernel that it reads, says that it is too old to be believed.
@@ -113,14 +114,33 @@ def debian_config(base: Base) -> str:
         return lzma.decompress(packed.read_bytes()).decode()
 
 
+def configured(tree: Path, wanted: list[str]) -> list[str]:
+    """Those of the objects that the configuration builds, as kbuild itself lists them."""
+    roots = ("srcroot=.", "srctree=.", "objtree=.")
+    argv = ["make", "-f", "scripts/Makefile.build", "-pn", *roots]
+    found: set[str] = set()
+    for folder in sorted({str(Path(one).parent) for one in wanted}):
+        words = [*argv, "need-builtin=1", "need-modorder=1", f"obj={folder}"]
+        # Nothing is made: what a rule would lack there is no failure.
+        said = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False).stdout
+        lists = re.findall(r"^real-obj-[ym] := (.*)$", said, re.MULTILINE)
+        found.update(one for row in lists for one in row.split())
+    return [one for one in wanted if one in found]
+
+
 def build_as_debian(name: str) -> None:
-    """The objects that the series touches, with Debian's configuration."""
+    """The objects that the series touches and Debian's configuration has, with that."""
     base = read_base(name)
     files = sorted({file for patch in base.patches for file in touched(patch.read_text())})
     with sources(base, "debian") as tree:
         apply_series(base, tree)
         (tree / ".config").write_text(debian_config(base))
         made(tree, "olddefconfig")
-        wanted = objects(tree, files)
+        made(tree, "syncconfig")
+        touching = objects(tree, files)
+        wanted = configured(tree, touching)
+        if "net/core/dev.o" not in wanted:
+            raise StepFailed(f"{name}: kbuild lists no objects of net/core: {' '.join(wanted)}")
+        say(f"{name}: not in Debian's: {' '.join(one for one in touching if one not in wanted)}")
         with step(f"{name}: building {len(wanted)} objects with Debian's configuration"):
             made(tree, *wanted)
