@@ -103,16 +103,22 @@ class Gauge:
         guest.host(self._sender(Target(port, 0, 0), PROBE_RATE, PROBE_MS))
         self.bench.read_sink()
 
+    def _arrival(self, port: int) -> Target | None:
+        """Where the flow of this port arrives now; None if nobody was interrupted for it."""
+        before = self._interrupts()
+        self._probe(port)
+        taken = self._interrupts() - before
+        if not taken:
+            return None
+        (queue, cpu), _ = taken.most_common(1)[0]
+        return Target(port, queue, cpu)
+
     def find(self, managed: int) -> Target:
         """A flow that arrives on a queue above the ``managed`` lowest. Raises NoLane."""
         for port in range(FIRST_PORT, FIRST_PORT + TRIES):
-            before = self._interrupts()
-            self._probe(port)
-            taken = self._interrupts() - before
-            if taken:
-                (queue, cpu), _ = taken.most_common(1)[0]
-                if queue >= managed:
-                    return Target(port, queue, cpu)
+            target = self._arrival(port)
+            if target is not None and target.queue >= managed:
+                return target
         raise NoLane(f"none of {TRIES} flows arrived on a queue from {managed} up")
 
     def work(self, target: Target) -> float:
@@ -127,10 +133,16 @@ class Gauge:
         return steady(sink["spun"], sink["step_ms"], SETTLE_STEPS)
 
     def measure(self, target: Target, switch: Callable[[bool], None], rounds: int = ROUNDS) -> Gain:
-        """``switch(on)`` turns the profile on or off; both take turns."""
+        """``switch(on)`` turns the profile on or off; both take turns.
+
+        The application stays on the CPU that took the interrupts when the profile was off.
+        """
         read: dict[bool, list[float]] = {False: [], True: []}
         for on in turns([False, True], rounds):
             switch(on)
+            if not on:
+                # Of the CPUs that the interrupt got back the kernel may have chosen another one.
+                target = self._arrival(target.port) or target
             read[on].append(self.work(target))
         return Gain(
             target, summary(read[False]), summary(read[True]), ratio(read[True], read[False])
