@@ -162,8 +162,8 @@ class Story:
             self.switch(False)
             target = gauge.find(int(managed))
             line(
-                f"    the flow arrives on queue {target.queue}; the application is pinned to the CPU "
-                f"that takes its interrupt, CPU {target.cpu} at first"
+                f"    the flow arrives on queue {target.queue}; the application is pinned to the "
+                f"CPU that takes its interrupt, {target.cpu} at first"
             )
             gain = gauge.measure(target, self.switch, rounds)
             line(f"    {gain_text(gain)}")
