@@ -88,7 +88,7 @@ series: venv ## both series apply with fuzz 0 and pass checkpatch
 	$(LAB) series 7.2
 
 integration: venv ## guest tests with the packages (root)
-	$(PYTHON) -m pytest tests/integration -m 'not long' $(ARGS)
+	$(PYTHON) -m pytest tests/integration -m 'not long' --durations 25 --durations-min 10 $(ARGS)
 
 # Setup comes before the gate, which runs in the venv that it makes.
 check: ## the gate: setup, lint, unit, series, debs, kernels, integration
