@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from rxlane import rtnetlink
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
 from rxlane.genl import Generic, generic_attrs
@@ -32,7 +33,15 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import Tunable
-from rxlane.netlink import attr_text, attr_uint, pack_attr, pack_nest, pack_u32, parse_attrs
+from rxlane.netlink import (
+    NetlinkError,
+    attr_text,
+    attr_uint,
+    pack_attr,
+    pack_nest,
+    pack_u32,
+    parse_attrs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +205,7 @@ class Ethtool(Generic):
         """Return each device's settings by ifindex, in the order of ETHTOOL_ITEMS."""
         found: dict[int, list[Tunable]] = {}
         for message in NUMBERS:
-            for body in self.dump(message.get, message.name, header()):
+            for body in self._ask(message.get, message.name):
                 ifindex, own = parse_numbers(message, body)
                 found.setdefault(ifindex, []).extend(own)
         for body in self._features() if features else ():
@@ -210,8 +219,25 @@ class Ethtool(Generic):
         }
 
     def _features(self) -> list[bytes]:
-        asked = header(flags=u.ETHTOOL_FLAG_COMPACT_BITSETS)
-        return self.dump(u.ETHTOOL_MSG_FEATURES_GET, "features", asked)
+        return self._ask(u.ETHTOOL_MSG_FEATURES_GET, "features", u.ETHTOOL_FLAG_COMPACT_BITSETS)
+
+    def _ask(self, command: int, what: str, flags: int = 0) -> list[bytes]:
+        """Return the answers of all devices that give one.
+
+        The kernel ends a dump at the first driver that fails, as those of detached devices and
+        of some that are down do: then each device is asked by itself.
+        """
+        try:
+            return self.dump(command, what, header(flags=flags))
+        except NetlinkError:
+            return list(self._ask_each(command, what, flags))
+
+    def _ask_each(self, command: int, what: str, flags: int) -> Iterator[bytes]:
+        for link in rtnetlink.links():
+            try:
+                yield self.call(command, what, header(link.ifindex, flags))
+            except NetlinkError:
+                continue
 
     def _bits(self) -> dict[str, int]:
         """Return the place of each feature's name in this kernel's bitsets."""
