@@ -15,6 +15,7 @@ from rxlane import places, stages
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import (
+    CHEAP_ITEMS,
     IRQ_ITEMS,
     THREAD_ITEMS,
     Value,
@@ -28,7 +29,7 @@ from rxlane.present import load_current
 from rxlane.revert import Carried, carry, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
-from rxlane.writing import put_back, read_back, write
+from rxlane.writing import missing, put_back, read_back, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def apply(
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
                     break
-        except (RxlaneError, OSError) as error:
+        except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
                 _undo(kernel, store, old, undo, error)
             raise
@@ -207,14 +208,25 @@ def _undo(
     kernel: Kernel,
     store: Store,
     old: Journal | None,
-    undo: dict[Target, Value],
-    error: Exception,
+    undo: Mapping[Target, Value],
+    error: BaseException,
 ) -> None:
-    """Put back what was there before this apply; the journal stays when that fails."""
-    _, failed = put_back(kernel, undo)
-    if failed:
-        error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(failed)}")
+    """Put back what was there before this apply; the journal stays unless all of it is."""
+    try:
+        left = _put_all_back(kernel, undo)
+    except (RxlaneError, OSError) as again:
+        left = [str(again)]
+    if left:
+        error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
     elif old is None:
         store.remove()
     else:
         store.save(old)
+
+
+def _put_all_back(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
+    """Return one line for each setting that is not back, such as one whose device is down."""
+    _, failed = put_back(kernel, undo)
+    now = View.of(kernel.observe(None, {target.item for target in undo} | CHEAP_ITEMS))
+    left = missing(now, undo)
+    return failed or [f"{target}: {why}" for target, why in left.items()]

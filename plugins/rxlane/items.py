@@ -84,6 +84,8 @@ NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
 CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
 HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
+# Of what they were given the kernel shows the CPUs that are online: sched_getaffinity(), RPS, XPS.
+ONLINE_ITEMS = frozenset((CPUS, IRQ_THREAD_CPUS, RX_THREAD_CPUS, VHOST_CPUS, RPS, XPS))
 # Settings that cost most to read, a file or a request each: read only where they matter.
 COSTLY_ITEMS = frozenset((*STEERING_ITEMS, *SEPARATION_ITEMS, *ETHTOOL_ITEMS, VHOST_CPUS))
 CHEAP_ITEMS = frozenset((*RX_ITEMS, *IRQ_ITEMS, *HOST_ITEMS)) - COSTLY_ITEMS

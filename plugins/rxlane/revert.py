@@ -162,7 +162,7 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
     reviving = {c.target: c.after for c in plan.changes if c.target.item in THREADS_OF}
     for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
-        if entry.before is None or found == entry.before:
+        if entry.before is None or view.holds(target, entry.before):
             continue
         if found is None and not begins(target, reviving):
             continue  # a thread that is gone needs nothing; a device that is down keeps its entry

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container
 from dataclasses import dataclass, replace
 
-from rxlane import stages
 from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
@@ -15,8 +14,7 @@ from rxlane.plan import Entry, Journal, Target
 from rxlane.present import load_current
 from rxlane.revert import dormant, renamed
 from rxlane.settings import View
-from rxlane.verify import NO_HELPER, NO_THREAD, absence
-from rxlane.writing import put_back
+from rxlane.writing import missing, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +79,17 @@ def bring_back(
 def _look(
     kernel: Kernel, before: Snapshot, mine: Collection[Entry], items: Collection[str]
 ) -> dict[Target, str]:
-    """Return what _waiting() does of the host as it is now.
+    """Return what is not at its original, with the reason.
 
     Whether queues and devices are gone is asked only where something is amiss.
     """
-    own = {e.item for e in mine}
+    own, originals = {e.item for e in mine}, {e.target: e.before for e in mine}
     if own.isdisjoint(RESET_ITEMS):
         asked = own | ({*THREAD_ITEMS} - COSTLY_ITEMS)
         now = kernel.refresh(before, {e.device for e in mine}, asked)
-        if not _waiting(now, mine):
+        if not missing(View.of(now), originals):
             return {}
-    return _waiting(kernel.observe(None, items), mine)
+    return missing(View.of(kernel.observe(None, items)), originals)
 
 
 def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
@@ -99,24 +97,3 @@ def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
         store.remove()
     elif kept != journal.entries:
         store.save(replace(journal, entries=kept))
-
-
-def _waiting(now: Snapshot, entries: Iterable[Entry]) -> dict[Target, str]:
-    """Return the entries that are not at their original, with the reason."""
-    view = View.of(now)
-    result = {}
-    entries = list(entries)
-    originals = {e.target: e.before for e in entries}
-    for entry in entries:
-        found = view.read(entry.target)
-        if found == entry.before:
-            continue
-        if found is not None:
-            if entry.before is not None:
-                result[entry.target] = f"is {found}, was {entry.before}"
-            continue
-        why = absence(view, entry.target)
-        needless = why in (NO_THREAD, NO_HELPER) or stages.gone(view, originals, entry.target)
-        if not needless and entry.before is not None:
-            result[entry.target] = why
-    return result

@@ -20,6 +20,7 @@ from rxlane.items import (
     MODES,
     OFF,
     ON,
+    ONLINE_ITEMS,
     RFS,
     RPS,
     RX_ITEMS,
@@ -51,6 +52,7 @@ class View:
     senders: Mapping[tuple[str, int], Queue]
     sysctls: Mapping[str, int]
     irqs: Mapping[int, Irq]
+    offline: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
@@ -68,7 +70,8 @@ class View:
         }
         links = {link.name: link for link in snapshot.links}
         sysctls = {s.name: s.value for s in snapshot.sysctls}
-        return cls(snapshot, links, found, senders, sysctls, index.irqs)
+        offline = frozenset(cpu.number for cpu in snapshot.topology.cpus if not cpu.online)
+        return cls(snapshot, links, found, senders, sysctls, index.irqs, offline)
 
     def irq(self, target: Target) -> Irq | None:
         """Return the interrupt that one of IRQ_ITEMS, or IRQ_THREADED, is about.
@@ -121,6 +124,19 @@ class View:
             return None if link is None else read_device(link, target.item)
         lane = self.lane(target)
         return None if lane is None else read_lane(lane, target.item)
+
+    def holds(self, target: Target, value: Value | None) -> bool:
+        """True when the setting has the value, as far as the CPUs that are online let it."""
+        found = self.read(target)
+        if found == value or not self.offline or target.item not in ONLINE_ITEMS:
+            return found == value
+        return self._online(found) == self._online(value) != set()
+
+    def _online(self, value: Value | None) -> set[int]:
+        """Return the CPUs of a list that are online; none of what is no list."""
+        if not isinstance(value, str) or value in (OFF, KERNEL):
+            return set()
+        return {*cpulist.parse(value)} - self.offline
 
     def _vhost(self, target: Target) -> str | None:
         thread = self.vhost(target)

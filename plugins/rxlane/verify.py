@@ -48,8 +48,8 @@ def verify_entries(entries: Iterable[Entry], snapshot: Snapshot) -> tuple[Mismat
 def _compare(view: View, wanted: Iterable[tuple[Target, Value]]) -> tuple[Mismatch, ...]:
     result = []
     for target, expected in wanted:
-        found = view.read(target)
-        if found != expected:
+        if not view.holds(target, expected):
+            found = view.read(target)
             cause = CHANGED if found is not None else absence(view, target)
             result.append(Mismatch(target, expected, found, cause))
     return tuple(result)

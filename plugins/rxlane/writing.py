@@ -19,6 +19,7 @@ from rxlane.items import (
     IRQ_ITEMS,
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
+    MODE_OF,
     NAPI_ITEMS,
     RESET_ITEMS,
     RX_THREAD_ITEMS,
@@ -32,7 +33,7 @@ from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.plan import HOST, WHOLE, Change, Target, phases
 from rxlane.settings import View
-from rxlane.verify import absence
+from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
 # What a driver or an interrupt may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
@@ -98,7 +99,7 @@ def write(
     have been after one that failed.
     """
     outcome = Outcome()
-    differing = sorted(((t, v) for t, v in wanted if view.read(t) != v), key=_group)
+    differing = sorted(((t, v) for t, v in wanted if not view.holds(t, v)), key=_group)
     groups: list[Group] = [
         (device, queue, {target.item: value for target, value in group})
         for (device, queue, _), group in groupby(differing, key=_group)
@@ -203,7 +204,7 @@ def read_back(
     """Raise KERNEL unless every setting of the phase is as wanted; return the host as it is now."""
     phase = list(phase)
     after = _after(kernel, view, devices, {c.target.item for c in phase})
-    if any(after.read(c.target) != c.after for c in phase):
+    if not all(after.holds(c.target, c.after) for c in phase):
         # Whether the queue or the device is gone is seen only by looking at everything.
         after = View.of(kernel.observe(devices, {c.target.item for c in phase} | CHEAP_ITEMS))
         for change in phase:
@@ -212,9 +213,8 @@ def read_back(
 
 
 def _check(view: View, change: Change) -> None:
-    found = view.read(change.target)
-    if found != change.after:
-        target = change.target
+    if not view.holds(change.target, change.after):
+        target, found = change.target, view.read(change.target)
         reads = absence(view, target) if found is None else found
         problem = f"{target.item} was set to {change.after} and reads {reads}"
         error = RxlaneError(Kind.KERNEL, problem)
@@ -231,7 +231,7 @@ def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collecti
 
 
 def put_back(
-    kernel: Kernel, values: dict[Target, Value], before: Snapshot | None = None
+    kernel: Kernel, values: Mapping[Target, Value], before: Snapshot | None = None
 ) -> tuple[int, list[str]]:
     """Write values wherever they differ, going on after a failure; first those of queues that go.
 
@@ -259,7 +259,8 @@ def _put_back(
     written, failed = 0, []
     devices = {t.device for t in values}
     for targets in phases(values):
-        due = [(t, values[t]) for t in targets if view.read(t) not in (None, values[t])]
+        due = [(t, values[t]) for t in targets if view.read(t) is not None]
+        due = [(t, v) for t, v in due if not view.holds(t, v)]
         outcome = write(kernel, view, due, go_on=True)
         written += outcome.written
         failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
@@ -270,3 +271,32 @@ def _put_back(
         elif changed & {*THREADS_OF}:
             view = _after(kernel, view, devices, changed)
     return written, failed
+
+
+def missing(view: View, originals: Mapping[Target, Value | None]) -> dict[Target, str]:
+    """Return the settings that are not at their originals, with the reason.
+
+    What had no value needs none; nor does a thread that ended with its mode, or a queue that is
+    gone with its channels.
+    """
+    result = {}
+    for target, original in originals.items():
+        if original is None or view.holds(target, original):
+            continue
+        found = view.read(target)
+        if found is not None:
+            result[target] = f"is {found}, was {original}"
+            continue
+        why = absence(view, target)
+        ended = why in (NO_THREAD, NO_HELPER) and not _mode_missing(view, originals, target)
+        if not ended and not stages.gone(view, originals, target):
+            result[target] = why
+    return result
+
+
+def _mode_missing(view: View, originals: Mapping[Target, Value | None], target: Target) -> bool:
+    """True for a setting of a thread whose mode is to come back, and the thread with it."""
+    mode = MODE_OF.get(target.item)
+    owners = [Target(target.device, n, mode) for n in (target.queue, WHOLE)] if mode else []
+    known = ((owner, originals.get(owner)) for owner in owners)
+    return any(value is not None and not view.holds(owner, value) for owner, value in known)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Originals outlive what comes in the way of putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from rxlane.apply import apply
+from rxlane.errors import Kind, RxlaneError
+from rxlane.model import Snapshot
+from rxlane.policy import parse_section
+from rxlane.rollback import rollback
+from rxlane.sections import Policy
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+
+OPTIONS = {"threaded": "on", "thread_cpus": "2-3", "defer_hard_irqs": "100"}
+
+
+def policy(**options: str) -> Policy:
+    return Policy((parse_section("napi", ("eth0",), options),))
+
+
+class Active(SimHost):
+    """sched_getaffinity() leaves out CPUs that are offline."""
+
+    def observe(
+        self, names: Collection[str] | None = None, items: Collection[str] | None = None
+    ) -> Snapshot:
+        found = super().observe(names, items)
+        online = self.topology.online
+        return replace(
+            found,
+            threads=tuple(
+                replace(t, cpus=tuple(c for c in t.cpus if c in online)) for t in found.threads
+            ),
+        )
+
+
+def test_a_device_that_goes_down_while_it_is_laid_out(store: MemoryStore) -> None:
+    """Down it has no value to be put back; up again it has what the apply gave it."""
+    host = SimHost(simhost.snapshot())
+    before = simhost.settings(host)
+
+    def go_down() -> None:
+        if host.writes > 4:
+            host.on_write = None
+            host.set_down("eth0")
+
+    host.on_write = go_down
+    with pytest.raises(RxlaneError) as caught:
+        apply(host, store, policy(**OPTIONS))
+    assert "rxlane rollback" in caught.value.__notes__[0]
+    host.set_up("eth0")
+    assert simhost.settings(host) != before
+    rollback(host, store)
+    assert simhost.settings(host) == before and store.load() is None
+
+
+def test_an_undo_that_cannot_look(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error told is the first one, and that of the undo beside it."""
+    host = SimHost(simhost.snapshot())
+    before = simhost.settings(host)
+    look = host.observe
+
+    def refuse() -> None:
+        if host.writes > 4:
+            monkeypatch.setattr(host, "observe", blind)
+            raise RxlaneError(Kind.KERNEL, "refused")
+
+    def blind(*_: object) -> Snapshot:
+        raise RxlaneError(Kind.KERNEL, "nothing to be seen")
+
+    host.on_write = refuse
+    with pytest.raises(RxlaneError, match="refused") as caught:
+        apply(host, store, policy(**OPTIONS))
+    assert "nothing to be seen" in caught.value.__notes__[0]
+    host.on_write = None
+    monkeypatch.setattr(host, "observe", look)
+    rollback(host, store)
+    assert simhost.settings(host) == before
+
+
+def test_an_interrupted_apply_is_undone(store: MemoryStore) -> None:
+    host = SimHost(simhost.snapshot())
+    before = simhost.settings(host)
+
+    def interrupt() -> None:
+        if host.writes > 4:
+            host.on_write = None
+            raise KeyboardInterrupt
+
+    host.on_write = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        apply(host, store, policy(**OPTIONS))
+    assert simhost.settings(host) == before and store.load() is None
+
+
+def test_a_mode_that_did_not_come_back_keeps_its_threads_originals(store: MemoryStore) -> None:
+    host = SimHost(simhost.snapshot())
+    host.write_napi(8194, {"threaded": "on"})
+    pid = host.links["eth0"].napis[1].pid
+    assert pid is not None
+    host.write_thread(pid, {"thread-cpus": "7", "thread-sched": "fifo:10"})
+    before = simhost.settings(host)
+    apply(host, store, policy(threaded="off@1"))
+    host.fail_at = host.writes
+    assert rollback(host, store).pending
+    assert rollback(host, store).pending == ()
+    assert simhost.settings(host) == before
+
+
+def test_a_cpu_that_went_offline_since(store: MemoryStore) -> None:
+    """What threads had before counts as back without the CPU that none can have now."""
+    host = Active(simhost.snapshot())
+    apply(host, store, policy(threaded="on", thread_cpus="2-3"))
+    host.topology = simhost.topology(offline=[7])
+    apply(host, store, policy(threaded="on", defer_hard_irqs="100"))
+    assert {t.cpus for t in host.threads.values()} == {tuple(range(8))}
+    assert apply(host, store, policy(threaded="on", defer_hard_irqs="100")).written == 0
+    assert rollback(host, store).pending == () and store.load() is None
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
