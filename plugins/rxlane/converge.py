@@ -246,6 +246,10 @@ class Follower:
             for given, index in self._index.items()
         )
 
+    def follows(self, index: int) -> bool:
+        """True for the index of a device that is followed; of all where none is named."""
+        return not self._index or index in self._index.values()
+
     def covers(self, event: Event) -> bool:
         """True for an event of a device that is followed, or of all."""
         if event.device is None:

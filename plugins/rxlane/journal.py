@@ -67,6 +67,18 @@ class Claims:
     format: int = FORMAT
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The last layout that was given up while others may keep it: rolled back, or not confirmed.
+
+    number: counts them. devices: indexes, None for all.
+    """
+
+    number: int
+    devices: tuple[int, ...] | None
+    format: int = FORMAT
+
+
 class _Versioned(Protocol):
     @property
     def format(self) -> int: ...
@@ -175,6 +187,8 @@ class Store:
         self.pending = Sealed(self.directory / "confirm.json", Pending, "pending", loss, remedy)
         loss, remedy = "who lays out what is not known", "restart tuned and the services of links"
         self.claims = Sealed(self.directory / "claims.json", Claims, "claims", loss, remedy)
+        loss, remedy = "what was given up is not known", "remove it"
+        self.given_up = Sealed(self.directory / "given-up.json", GivenUp, "given", loss, remedy)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Container
 from dataclasses import dataclass, replace
 
+from rxlane.errors import RxlaneError
 from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS
-from rxlane.journal import Store
+from rxlane.journal import GivenUp, Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
@@ -31,14 +33,16 @@ def rollback(
     store: Store,
     devices: Container[str] | None = None,
     items: Collection[str] | None = None,
+    for_good: bool = False,
 ) -> RolledBack:
     """Bring the journal's originals back, for some devices and settings or all.
 
     What cannot be written now (device down, queue gone) stays in the journal for the next
     rollback. What belongs to a device that is not there is forgotten when all devices are meant.
+    for_good: whoever keeps the layout is to give it up, though it may not be known to this process.
     """
     with store.lock():
-        return bring_back(kernel, store, devices, items)
+        return bring_back(kernel, store, devices, items, for_good)
 
 
 def bring_back(
@@ -46,6 +50,7 @@ def bring_back(
     store: Store,
     devices: Container[str] | None = None,
     items: Collection[str] | None = None,
+    for_good: bool = False,
 ) -> RolledBack:
     """rollback() for a caller who holds the lock."""
     journal, notes = load_current(store, kernel)
@@ -53,6 +58,8 @@ def bring_back(
         return RolledBack(0, (), notes)
     wanted = {e.item for e in journal.entries} | CHEAP_ITEMS
     before = kernel.observe(None, wanted)
+    if for_good:
+        _give_up(store, devices, before)
     here = renamed(journal.entries, before.links)
     mine = [
         e
@@ -64,15 +71,21 @@ def bring_back(
     )
     waiting = _look(kernel, before, mine, wanted)
     others = set(here).difference(mine)
+    # Whose channels or rings are still to come back loses by it what has come back already.
+    resetting = {e.device for e in others if e.item in RESET_ITEMS}
     away = dormant(journal.entries, before.links)
     if devices is None:
         away = tuple(e for e in away if items is not None and e.item not in items)
-    kept = tuple(e for e in here if e in others or e.target in waiting)
+    kept = tuple(
+        e if e in others else replace(e, after=None)
+        for e in here
+        if e in others or e.target in waiting or e.device in resetting
+    )
     _keep(store, journal, (*kept, *away))
     gone = len(journal.entries) - len(here) - len(away)
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
-    reasons = tuple(f"{target}: {why}" for target, why in waiting.items())
+    reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in resetting)
     return RolledBack(written, reasons, (*notes, *failed))
 
 
@@ -97,3 +110,15 @@ def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
         store.remove()
     elif kept != journal.entries:
         store.save(replace(journal, entries=kept))
+
+
+def _give_up(store: Store, devices: Container[str] | None, now: Snapshot) -> None:
+    """Tell those who keep the layout of these devices.
+
+    Without a word to them the originals come back all the same, on a full disk for example.
+    """
+    with contextlib.suppress(RxlaneError):
+        found = store.given_up.load()
+        number = 1 if found is None else found.number + 1
+        indexes = tuple(li.ifindex for li in now.links if devices is None or li.name in devices)
+        store.given_up.save(GivenUp(number, None if devices is None else indexes))

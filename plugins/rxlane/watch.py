@@ -41,6 +41,7 @@ class Kept:
         self._hardware = {name for name in names if self._is_hardware(name)}
         # Without a journal everything was as wanted, or nothing has been applied yet.
         self._journaled = store.path.exists()
+        self._given_up = store.given_up.load()
 
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
@@ -65,7 +66,13 @@ class Kept:
         return done
 
     def _rolled_back(self) -> bool:
-        return self._journaled and not self._store.path.exists()
+        if self._journaled and not self._store.path.exists():
+            return True
+        last = self._store.given_up.load()
+        if last == self._given_up or last is None:
+            return False
+        self._given_up = last
+        return last.devices is None or any(self._follower.follows(i) for i in last.devices)
 
     def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""
