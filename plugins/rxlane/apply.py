@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane import places, stages
+from rxlane import hardware, places, stages
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import (
@@ -109,6 +109,8 @@ def _plan(
         plan = choose(plan)
         folders = places.folders(view, _own(plan, scope))
     whole = carry(journal, _without(plan, refused), view, scope)
+    asked = {change.target for change in plan.changes}
+    hardware.check_returns(view, policy, (c for c in whole.changes if c.target not in asked))
     return plan, stages.first_part(whole, view), folders
 
 
@@ -150,6 +152,9 @@ def _write(
     if wanted.entries and journal != wanted:
         store.save(wanted)
         journal = wanted
+    elif journal is not None and not wanted.entries:
+        store.remove()
+        journal = None
     devices = {c.target.device for c in carried.changes}
     view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))

@@ -22,9 +22,9 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
-from rxlane.plan import WHOLE, Target, disruption
+from rxlane.plan import WHOLE, Change, Target, disruption
 from rxlane.sections import MAX, Policy, Section
-from rxlane.settings import read_device
+from rxlane.settings import View, read_device
 
 Device = tuple[Section, Link]
 Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
@@ -201,9 +201,8 @@ def _check_session(
     draft: Draft, policy: Policy, section: Section, link: Link, item: str, option: str
 ) -> None:
     """Refuse what makes queues anew on the device over which somebody is logged in."""
-    cuts = item in CHANNEL_ITEMS or disruption(item, link.driver) == "link-reset"
     allowed = policy.confirmed or section.allow_session_reset
-    if not cuts or allowed or link.name not in draft.view.snapshot.sessions:
+    if allowed or not _cuts(draft.view, link.name, item):
         return
     raise RxlaneError(
         Kind.REFUSED,
@@ -214,3 +213,28 @@ def _check_session(
         device=link.name,
         remedy="use `rxlane apply --confirm` or set allow_session_reset=1",
     )
+
+
+def _cuts(view: View, device: str, item: str) -> bool:
+    """True when writing the setting may cut off somebody who is logged in over the device."""
+    if device not in view.snapshot.sessions:
+        return False
+    return item in CHANNEL_ITEMS or disruption(item, view.links[device].driver) == "link-reset"
+
+
+def check_returns(view: View, policy: Policy, changes: Iterable[Change]) -> None:
+    """Refuse originals that come back because nobody asks for a setting any more, as plan() does
+    what is asked for.
+    """
+    free = {n for s in policy.sections if s.allow_session_reset for n in s.devices or view.links}
+    for change in changes:
+        device, _, item = change.target
+        if policy.confirmed or device in free or not _cuts(view, device, item):
+            continue
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"somebody is logged in over this device, and {item}, which nobody asks for any more,"
+            f" would go back to {change.after}, which could cut that off",
+            device=device,
+            remedy="use `rxlane apply --confirm`, or keep the option",
+        )

@@ -8,10 +8,18 @@ threads that end with their mode come before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rxlane.items import IRQ_ITEMS, RESET_ITEMS, RX_THREADS, THREAD_ITEMS, THREADS_OF, Value
+from rxlane.items import (
+    IRQ_ITEMS,
+    RESET_ITEMS,
+    RX_THREADS,
+    THREAD_ITEMS,
+    THREADS_OF,
+    UNKNOWN_SCHED,
+    Value,
+)
 from rxlane.model import Link, Snapshot
 from rxlane.plan import (
     HOST,
@@ -149,6 +157,8 @@ def carry(
         )
     for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
         entries.setdefault(entry.target, entry)
+    for target in _done_with(known.values(), unwanted, view):
+        del entries[target]
     optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
     away = dormant(old.entries if old else (), now.links)
     kept = (*entries.values(), *away)
@@ -172,6 +182,22 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
         price = disruption(target.item, "" if link is None else link.driver)
         back.append(Change(target, found, entry.before, REASON, price))
     return back
+
+
+def _done_with(
+    entries: Iterable[Entry], unwanted: Mapping[Target, Entry], view: View
+) -> Iterator[Target]:
+    """Yield what came back earlier: from then on it is whose who sets it next.
+
+    Not of threads, which leave theirs behind, nor where channels or rings were changed: what their
+    driver resets must be known until all is undone.
+    """
+    reset = {e.device for e in entries if e.item in RESET_ITEMS}
+    for target, entry in unwanted.items():
+        if target.item in THREAD_ITEMS or target.device in reset:
+            continue
+        if entry.after is None and entry.before is not None and view.holds(target, entry.before):
+            yield target
 
 
 def _altered(entries: Iterable[Entry], unwanted: Collection[Target], view: View) -> frozenset[str]:
@@ -203,7 +229,9 @@ def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int])
             continue
         for target in threads_of(view, change.target):
             value = view.read(target)
-            if value is not None and ends(target, {change.target: change.after}):
+            if value is None or str(value).partition(":")[0] in UNKNOWN_SCHED:
+                continue  # a class that cannot be set is none to come back to
+            if ends(target, {change.target: change.after}):
                 yield Entry(target.device, index[target.device], *target[1:], value, None)
 
 
