@@ -31,6 +31,7 @@ from rxlane.items import (
     STEERING_ITEMS,
     THREADED,
     THREADS_OF,
+    VHOST_CPUS,
 )
 from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Kernel, Linux
@@ -69,16 +70,22 @@ def index_of(name: str) -> int | None:
 ITEMS = {
     NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREADS_OF[THREADED])),
     IRQ_LAYOUT: frozenset((*IRQ_ITEMS, IRQ_THREADED, *THREADS_OF[IRQ_THREADED], *CPU_ITEMS)),
-    FLOW_STEERING: frozenset((*FEATURE_ITEMS, *STEERING_ITEMS, *SEPARATION_ITEMS, *NET_ITEMS)),
+    FLOW_STEERING: frozenset(
+        (*FEATURE_ITEMS, *STEERING_ITEMS, *SEPARATION_ITEMS, *NET_ITEMS, VHOST_CPUS)
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error."""
+    """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error.
+
+    again: the same may succeed a moment later.
+    """
 
     ok: bool
     lines: tuple[tuple[str, str], ...] = ()
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,8 @@ def _given(row: Row) -> Given:
 
 def _failure(error: Exception) -> Report:
     notes = getattr(error, "__notes__", ())
-    return Report(False, (("error", str(error)), *(("error", note) for note in notes)))
+    again = isinstance(error, RxlaneError) and error.kind.retry
+    return Report(False, (("error", str(error)), *(("error", note) for note in notes)), again)
 
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -169,6 +177,8 @@ class Adapter:
 
         kind: report only the settings of this kind of section.
         """
+        rows = tuple(rows)
+        named = {device for row in rows for device in row.devices}
         try:
             policy = self.policy(rows)
             snapshot = self._open_kernel().observe(None, reads(policy, ()))
@@ -180,7 +190,9 @@ class Adapter:
 
         def own(target: Target) -> bool:
             mine = kind is None or target.item in ITEMS[kind]
-            return mine and target.device in (*devices, HOST) and target not in self._unmovable
+            # Taps are laid out with the devices of a section, and no section names them.
+            here = target.device in (*devices, HOST) or target.device not in named
+            return mine and here and target not in self._unmovable
 
         for change in (c for c in plan.changes if own(c.target)):
             found = view.read(change.target)
@@ -190,7 +202,7 @@ class Adapter:
         ok = not lines
         for held in (c for c in plan.holds if own(c.target)):
             lines.append(("info", f"verify: passed: {held.target} = {held.after}"))
-        skips = [s for s in plan.skips if s.device in devices]
+        skips = [s for s in plan.skips if s.device in devices or s.device not in (*named, HOST)]
         lines += [("info", f"verify: not compared: {skip}") for skip in skips]
         return Report(ok, tuple(lines))
 

@@ -54,8 +54,9 @@ class Joint:
             rows = self._rows()
             if rows == self._applied:
                 return None
-            self._applied = rows
             report = self._adapter.apply(rows)
+            # Who else held the lock is gone when the next instance is applied.
+            self._applied = None if report.again else rows
             if report.ok:
                 self._keeper.hold(rows)
             else:
