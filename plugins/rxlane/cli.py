@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -160,7 +161,7 @@ def _apply(args: argparse.Namespace) -> int:
     pending = None if args.confirm is None else _arm(args, snapshot, links, policy)
     try:
         done = apply(kernel, store, policy, [li.name for li in links] or None)
-    except (RxlaneError, OSError) as error:
+    except (RxlaneError, OSError, KeyboardInterrupt) as error:
         # With an undo that failed the guard stays: it tries again.
         if pending is not None and not getattr(error, "__notes__", ()):
             confirm.disarm(store, pending)
@@ -186,8 +187,10 @@ def _arm(
     from rxlane.kernel import Linux
     from rxlane.sysfs import Sysfs
 
-    decide(snapshot, policy)  # what is refused needs no guard
-    scope = [link.ifindex for link in links] or None
+    plan = decide(snapshot, policy)  # what is refused needs no guard
+    # Taps are laid out with the devices that are named.
+    names = {link.name for link in links} | {change.target.device for change in plan.changes}
+    scope = [link.ifindex for link in snapshot.links if link.name in names] if links else None
     login = session.current(Sysfs())
     return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start)
 
@@ -205,8 +208,6 @@ def _confirm(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    import signal
-
     from rxlane import confirm, events
     from rxlane.journal import Store
     from rxlane.kernel import Linux
@@ -277,7 +278,7 @@ def _rollback(args: argparse.Namespace) -> int:
         # First, or the services of .link files would put right what this brings back.
         mine = {link.ifindex for link in links} or None
         claims.update(store, kernel.boot_id(), claims.without(mine))
-        done = rollback(kernel, store, devices or None)
+        done = rollback(kernel, store, devices or None, for_good=True)
     if not devices and not args.orphaned:
         confirm.cancel(store)
     for note in done.notes:
@@ -310,6 +311,9 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
+INTERRUPTED = 130  # as of a process that SIGINT ended
+
+
 def _ends_soon(args: argparse.Namespace) -> bool:
     waits = (getattr(args, name, None) is not None for name in ("watch", "confirm"))
     return args.verb != "watch" and not any(waits)
@@ -323,6 +327,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Nothing of thousands of queues is garbage before the end, and looking for it takes
             # a fifth of the time.
             gc.disable()
+        # As Ctrl-C: what is half applied is undone.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         status = VERBS[args.verb](args)
         sys.stdout.flush()
         return status
@@ -338,6 +344,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"rxlane: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stop:
+        for text in ("interrupted", *getattr(stop, "__notes__", ())):
+            print(f"rxlane: {text}", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

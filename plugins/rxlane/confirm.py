@@ -104,8 +104,12 @@ def disarm(store: Store, pending: Pending) -> None:
         if found is None or found.token != pending.token:
             return
         store.pending.remove()
-    if found.guard is not None:
-        wake(found.guard)
+    _let_go(found)
+
+
+def _let_go(pending: Pending) -> None:
+    if pending.guard is not None:
+        wake(pending.guard)
 
 
 def wake(guard: Guard, sysfs: Sysfs | None = None) -> None:
@@ -136,7 +140,8 @@ def confirm(kernel: Kernel, store: Store, own: Login) -> None:
         if why is not None:
             remedy = "log in anew and confirm from there, which shows that the host can be reached"
             raise RxlaneError(Kind.REFUSED, why, remedy=remedy)
-    disarm(store, pending)
+        store.pending.remove()
+    _let_go(pending)
 
 
 def cancel(store: Store) -> None:
@@ -163,7 +168,7 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
             found = mine  # a damaged record confirms nothing
         if found is None or found.token != mine.token:
             return None
-        done = bring_back(kernel, store, _names(kernel, mine))
+        done = bring_back(kernel, store, _names(kernel, mine), for_good=True)
         if not done.pending:
             store.pending.remove()
         return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -235,6 +236,19 @@ def test_failed_apply_is_one_line(host: SimHost, capsys: Captured, tmp_path: Pat
     status, out, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     assert status == 1 and out == ""
     assert err == "rxlane: eth0 queue 2: refused by the test\n"
+
+
+def test_interrupted_apply_is_undone(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        if host.writes > 2:
+            host.on_write = None
+            signal.raise_signal(signal.SIGTERM)
+
+    host.on_write = interrupt
+    before = simhost.settings(host)
+    status, out, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    assert (status, out, err) == (130, "", "rxlane: interrupted\n")
+    assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
 
 
 def test_pending_rollback_is_told(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
