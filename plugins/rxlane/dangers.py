@@ -7,6 +7,7 @@ threads, on the kernel's reserve for them, and on sockets that poll.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
@@ -23,13 +24,21 @@ IRQ_THREAD_PRIORITY = 50
 
 
 def check_threads(
-    snapshot: Snapshot, chosen: Iterable[Chosen], present: Collection[IrqThread]
+    snapshot: Snapshot,
+    chosen: Iterable[Chosen],
+    present: Collection[IrqThread],
+    others: Collection[Chosen] = (),
 ) -> None:
     """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks.
 
-    present: the IRQ threads that there will be.
+    present: the IRQ threads that there will be. others: threads of devices outside of the plan.
     """
-    chosen = list(chosen)
+    chosen, theirs = list(chosen), defaultdict[tuple[int, ...], list[Wanted]](list)
+    for other, own in others:
+        theirs[own].append(other)
+    for one, cpus in chosen:
+        if len(cpus) == 1 and not one.stands(cpus):  # else it is so without the plan
+            _check_others(one, cpus[0], theirs.get(cpus, ()))
     for one, cpus in chosen:
         if one.realtime:
             _check_irq_threads(present, one, set(cpus))
@@ -59,11 +68,29 @@ def _check_beside(one: Wanted, cpus: tuple[int, ...], chosen: Iterable[Chosen]) 
         return
     for other, own in chosen:
         if other is not one and own == cpus and other.priority <= one.priority:
-            problem = f"on CPU {cpus[0]} a busy-polling thread of priority {one.priority} leaves no"
-            thread = "a thread" if other.helper is None else f"rx thread {other.helper}"
-            problem += f" time to {thread} of {other.link.name} queue {other.lane.queue.index}"
-            remedy = "thread fewer queues, or give more CPUs in thread_cpus"
-            raise refuse(one, "thread_cpus", problem, remedy)
+            raise _starving(one, cpus[0], one, other)
+
+
+def _check_others(one: Wanted, number: int, others: Iterable[Wanted]) -> None:
+    """Refuse the same between a thread of the plan and those of other devices on its CPU."""
+    for other in others:
+        for poller, sleeper in ((one, other), (other, one)):
+            if poller.polling and poller.realtime and sleeper.rank <= poller.rank:
+                raise _starving(one, number, poller, sleeper)
+
+
+def _starving(one: Wanted, number: int, poller: Wanted, other: Wanted) -> RxlaneError:
+    """Return the refusal of one, which either is the poller or the other."""
+    whose = "" if poller is one else f" of {poller.link.name} queue {poller.lane.queue.index}"
+    thread = "a thread" if other.helper is None else f"rx thread {other.helper}"
+    problem = (
+        f"on CPU {number} a busy-polling thread{whose} of priority {poller.priority} leaves no"
+        f" time to {thread} of {other.link.name} queue {other.lane.queue.index}"
+    )
+    remedy = "thread fewer queues, or give more CPUs in thread_cpus"
+    if poller is not one:
+        remedy = "give another CPU in thread_cpus"
+    return refuse(one, "thread_cpus", problem, remedy)
 
 
 def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:

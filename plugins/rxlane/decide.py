@@ -7,7 +7,9 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from rxlane import (
     cpulist,
@@ -16,6 +18,7 @@ from rxlane import (
     housekeeping,
     irqthreads,
     layout,
+    neighbours,
     placement,
     separation,
     steering,
@@ -25,13 +28,13 @@ from rxlane import (
 )
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import CPUS, DEFER, FLUSH, MODES, OFF, SUSPEND, THREADED, UNKNOWN_SCHED
-from rxlane.model import Index, Lane, Link, Snapshot, lanes
-from rxlane.placer import Placer, starts
+from rxlane.items import CPUS, DEFER, FLUSH, MODES, OFF, SUSPEND, THREADED, UNKNOWN_SCHED, Value
+from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
+from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
 from rxlane.sections import FlowSteering, Policy, Section
 from rxlane.settings import View
-from rxlane.wanted import Wanted
+from rxlane.wanted import Chosen, Wanted
 from rxlane.whole import whole
 
 ATTRIBUTE = {
@@ -42,12 +45,19 @@ ATTRIBUTE = {
 NO_NAPI_SET = "kernel does not support NAPI_SET"
 NO_PER_NAPI = "kernel does not support per-NAPI threaded mode"
 NO_BUSY_POLL = "kernel does not support busy-poll threaded NAPI"
+NOTHING: Mapping[Target, Value] = MappingProxyType({})
 
 
-def decide(snapshot: Snapshot, policy: Policy, view: View | None = None) -> Plan:
+def decide(
+    snapshot: Snapshot,
+    policy: Policy,
+    view: View | None = None,
+    returning: Mapping[Target, Value] = NOTHING,
+) -> Plan:
     """Lay out every device that the policy names; see the module for what it raises.
 
-    view: the snapshot's, where the caller has one.
+    view: the snapshot's, where the caller has one. returning: settings that go back to these values
+    when the plan is written, unless it wants another.
     """
     devices = assigned(snapshot, policy.sections)
     present = View.of(snapshot) if view is None else view
@@ -57,9 +67,19 @@ def decide(snapshot: Snapshot, policy: Policy, view: View | None = None) -> Plan
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
-    placer = Placer(future.topology, starts(link for _, link in placed))
-    _lay_out(draft, placer if (stood := _stand(draft, placer, policy)) is None else stood, policy)
+    others = neighbours.find(draft, neighbours.of_plan(future, policy), returning)
+    placer = _placer(future.topology, starts(link for _, link in placed), others)
+    stood = _stand(draft, placer, policy, others)
+    _lay_out(draft, placer if stood is None else stood, policy, others)
     return draft.plan()
+
+
+def _placer(host: Topology, begins: Mapping[int, float], others: Iterable[Chosen]) -> Placer:
+    placer = Placer(host, begins)
+    for one, cpus in others:
+        if len(cpus) == 1:
+            placer.meet(cpus[0], weight(one.exclusive, one.polling))
+    return placer
 
 
 def _separated(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]]:
@@ -67,7 +87,9 @@ def _separated(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]
     return [one for one in assigned(host, policy.steering) if one[0].separates]
 
 
-def _stand(draft: Draft, placer: Placer, policy: Policy) -> Placer | None:
+def _stand(
+    draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen, ...]
+) -> Placer | None:
     """Lay out the whole host where CPUs are offline, for the draft to keep to; see rxlane.whole."""
     snapshot = draft.view.snapshot
     complete = whole(snapshot.topology)
@@ -75,35 +97,37 @@ def _stand(draft: Draft, placer: Placer, policy: Policy) -> Placer | None:
         return None
     view = View.of(replace(snapshot, topology=complete))
     trial = Draft(view, draft.index, draft.present, aside=draft.aside)
-    placer = Placer(complete, placer.starts)
+    placer = _placer(complete, placer.starts, others)
     try:
-        _lay_out(trial, placer, policy)
+        _lay_out(trial, placer, policy, others)
     except RxlaneError:
         return None  # there is nothing to keep to where the whole host would be refused
     draft.standing = trial.decided()
     return placer.fork(snapshot.topology)
 
 
-def _lay_out(draft: Draft, placer: Placer, policy: Policy) -> None:
+def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen, ...]) -> None:
     """Plan everything that belongs to queues, on the host as it will be with its channels.
 
-    The placer is left with the lanes' threads and interrupts.
+    others: threads of devices outside of the plan. The placer is left with the lanes' threads and
+    interrupts.
     """
     snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
     for section, link in assigned(snapshot, policy.sections):
         threaded.extend(_device(draft, section, link))
-    chosen = placement.place(draft, placer, threaded)
+    chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)
     bound = _bound(draft, threaded)
     layout.place(draft, placer, interrupts, bound)
     handlers, present = irqthreads.plan(draft, interrupts)
     steered = assigned(snapshot, policy.steering)
     helpers = separation.plan(draft, placer, steered, bound)
-    placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers])
-    dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present)
+    placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers], others)
+    dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present, others)
     flows = placer.fork(snapshot.topology)
-    busy = {cpus[0] for one, cpus in (*chosen, *helpers) if one.exclusive and len(cpus) == 1}
+    alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)
+    busy = {cpus[0] for _, cpus in alone if len(cpus) == 1}
     if any(section.idle_siblings for section in policy.irq):
         beside = topology.siblings(snapshot.topology, busy)
         # Idle siblings are a wish; the kernel's own work must have a CPU.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rxlane import cpulist
 from rxlane.draft import Draft, check_cpus
@@ -179,4 +179,5 @@ def _wanted(one: _Handler) -> Wanted:
         allow_realtime_cpu0=section.allow_realtime_cpu0,
         text=section.text,
     )
-    return Wanted(like, one.link, one.lane, ON)
+    lane = replace(one.lane, thread=one.irq.thread, mode=(OFF, ON)[one.irq.threaded or 0])
+    return Wanted(like, one.link, lane, ON)

@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus
 from rxlane.items import CPUS, SCHED, UNKNOWN_SCHED
 from rxlane.model import Lane, Topology
+from rxlane.neighbours import named
 from rxlane.placer import Placer, Request, weight
 from rxlane.plan import Target
 from rxlane.wanted import Chosen, Wanted, refuse
 
 
-def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
+def place(
+    draft: Draft, placer: Placer, wanted: list[Wanted], others: Iterable[Chosen] = ()
+) -> list[Chosen]:
     """Plan CPU and class of every thread; raise REFUSED for pollers in each other's way.
 
-    Returns the CPUs of each thread.
+    others: threads of devices outside of the plan. Returns the CPUs of each thread.
     """
     host = placer.topology
     threaded = [w for w in wanted if w.mode != "off"]
@@ -26,6 +29,7 @@ def place(draft: Draft, placer: Placer, wanted: list[Wanted]) -> list[Chosen]:
     _check_lists(host, threaded)
     chosen = _Chooser(draft, placer).choose(threaded)
     _check_pollers(draft, host, chosen)
+    _check_others(draft, host, chosen, [row for row in others if row[0].polling])
     for one, own in chosen:
         _plan(draft, one, own)
     return chosen
@@ -123,12 +127,19 @@ def _fixed(lane: Lane) -> int | None:
     return cpus[0] if len(cpus) == 1 else None
 
 
-def check_realtime(host: Topology, chosen: Iterable[Chosen]) -> None:
-    """Refuse real-time threads that together would take too much of the host."""
+def check_realtime(host: Topology, chosen: Iterable[Chosen], others: Iterable[Chosen] = ()) -> None:
+    """Refuse real-time threads that together would take too much of the host.
+
+    others: threads of devices outside of the plan.
+    """
+    chosen = [row for row in chosen if row[0].realtime]
+    _check_own(host, chosen)
+    _check_sum(host, chosen, [row for row in others if row[0].realtime])
+
+
+def _check_own(host: Topology, chosen: Iterable[Chosen]) -> None:
     taken: set[int] = set()
     for one, cpus in chosen:
-        if not one.realtime:
-            continue
         if taken.issuperset(cpus):
             continue
         taken.update(cpus)
@@ -138,6 +149,29 @@ def check_realtime(host: Topology, chosen: Iterable[Chosen]) -> None:
             if one.section.cpus is None and len(host.online) > topology.HOUSEKEEPING_LEFT:
                 remedy = "set thread_cpus to auto or to the CPUs that real-time threads may have"
             raise refuse(one, "thread_policy", problem, remedy)
+
+
+def _check_sum(host: Topology, chosen: list[Chosen], others: list[Chosen]) -> None:
+    """Refuse what real-time threads would take together with those of other devices.
+
+    Only where the plan makes it worse: what others have taken is no reason to refuse it, nor is
+    what its own threads have already.
+    """
+    present = _cpus(others) | _cpus(row for row in chosen if row[0].stands(row[1]))
+    added = _cpus(chosen) - present
+    found = topology.realtime_problem(host, present | added, cpu0=True)
+    if not others or not added or found is None:
+        return
+    before = topology.realtime_problem(host, present, cpu0=True)
+    if before is not None and added.isdisjoint(host.housekeeping):
+        return
+    problem, remedy = found
+    one = next(one for one, cpus in chosen if added.intersection(cpus))
+    raise refuse(one, "thread_policy", f"{problem}, with those of {named(others)}", remedy)
+
+
+def _cpus(rows: Iterable[Chosen]) -> set[int]:
+    return {n for _, cpus in rows for n in cpus}
 
 
 def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
@@ -173,6 +207,43 @@ def _check_pollers(
     if chosen_here:
         remedy = "thread fewer queues, or name both CPUs in thread_cpus to have it so"
         raise refuse(chosen_here[0], "thread_cpus", problem, remedy)
+    draft.warnings.append(problem)
+
+
+def _check_others(
+    draft: Draft, host: Topology, chosen: Iterable[Chosen], others: list[Chosen]
+) -> None:
+    """Refuse pollers that the plan adds where those of other devices leave them no CPU or core."""
+    pollers = [row for row in chosen if row[0].polling]
+    added = [row for row in pollers if not row[0].stands(row[1])]
+    theirs = {cpus[0]: (one, cpus) for one, cpus in others if len(cpus) == 1}
+    if not added or not theirs:
+        return
+    had = _cpus(added) & set(theirs)
+    kept = {cpus[0] for one, cpus in pollers if len(cpus) == 1 and one.stands(cpus)}
+    free = _cpus(added) - had - kept
+    crowded = next((one for one, cpus in added if len(cpus) == 1 and had.issuperset(cpus)), None)
+    if crowded is not None or (had and len(added) > len(free)):
+        problem = f"{len(added)} busy-polling threads for {len(free)} CPUs beside those of "
+        remedy = "thread fewer queues or give other CPUs: a poller takes a whole CPU"
+        rows = [theirs[n] for n in had]
+        raise refuse(crowded or added[-1][0], "thread_cpus", problem + named(rows), remedy)
+    for one, cpus in added:
+        if len(cpus) == 1:
+            _check_core(draft, host, one, cpus[0], theirs)
+
+
+def _check_core(
+    draft: Draft, host: Topology, one: Wanted, number: int, theirs: Mapping[int, Chosen]
+) -> None:
+    beside = sorted(topology.siblings(host, [number]) & set(theirs))
+    if not beside:
+        return
+    other = theirs[beside[0]][0].link.name
+    problem = f"busy-polling threads on CPUs {number} and {beside[0]}, of {other}, share one core"
+    if not one.section.cpus:
+        remedy = "thread fewer queues, or name the CPU in thread_cpus to have it so"
+        raise refuse(one, "thread_cpus", problem, remedy)
     draft.warnings.append(problem)
 
 

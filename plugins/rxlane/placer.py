@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from rxlane.model import Cpu, Link, Topology
@@ -107,6 +108,9 @@ class Placer:
     _ranks: list[int] = field(init=False)
     # CPUs that pollers came to after theirs had gone.
     _entered: set[int] = field(default_factory=set)
+    # By CPU, the threads of devices outside of the plan, and what weight() says of these.
+    _met: Counter[int] = field(default_factory=Counter)
+    _met_polled: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._cpus = {cpu.number: cpu for cpu in self.topology.cpus}
@@ -122,7 +126,17 @@ class Placer:
         for number in topology.online:
             left.note(number, 0, self.taken[number])
             left.polled[number] = self.polled[number]
+        left._met, left._met_polled = self._met, self._met_polled
         return left
+
+    def meet(self, number: int, weight: int) -> None:
+        """Note a CPU that a thread has which stays there, of a device outside of the plan."""
+        self._met[number] += 1
+        self._met_polled[number] += weight
+
+    def busy(self, number: int) -> bool:
+        """True where a busy poller or a real-time thread is, of the plan or not."""
+        return bool(self.polled.get(number) or self._met_polled.get(number))
 
     def give(self, number: int, weight: int) -> None:
         """Count a CPU that the operator named for a lane."""
@@ -140,10 +154,45 @@ class Placer:
         """Return a CPU for each request; those of a device are in the order of its queues.
 
         Pollers choose first, then real-time threads, then lanes with an interrupt that cannot move;
-        of each, devices that have a node.
+        of each, devices that have a node. Then those move that are in the way of devices outside
+        of the plan: were these taken into account before, a device that is planned again would
+        make way for one that came later and made way for it.
         """
         if self.resumed:
-            return self._settle(requests)
+            with self._among_others():
+                return self._settle(requests)
+        found = self._deal(requests)
+        self._make_way(requests, found)
+        return [found[number] for number in range(len(requests))]
+
+    @contextmanager
+    def _among_others(self) -> Iterator[None]:
+        """Count the threads of devices outside of the plan for a while."""
+        self.taken.update(self._met)
+        self.polled.update(self._met_polled)
+        try:
+            yield
+        finally:
+            self.taken.subtract(self._met)
+            self.polled.subtract(self._met_polled)
+
+    def _make_way(self, requests: Sequence[Request], found: dict[int, int]) -> None:
+        rows = [n for n in found if self._in_the_way(requests[n], found[n])]
+        for number in rows:
+            self.note(found[number], requests[number].weight, -1)
+        with self._among_others():
+            for number in sorted(_by_turn(requests, rows), key=lambda n: -requests[n].weight):
+                found[number] = self.take(requests[number])
+
+    def _in_the_way(self, one: Request, number: int) -> bool:
+        """True for a lane on a poller's core, and for one that wants a CPU alone and is not."""
+        core = {number, *self._cpus[number].siblings}
+        return any(self._met_polled.get(n) for n in core) or (
+            one.exclusive and bool(self._met.get(number))
+        )
+
+    def _deal(self, requests: Sequence[Request]) -> dict[int, int]:
+        """Return the CPU of each request as it is with no devices outside of the plan."""
         found: dict[int, int] = {}
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, one in enumerate(requests):
@@ -163,7 +212,7 @@ class Placer:
         for rows in groups:
             if not requests[rows[0]].exclusive:
                 self._place(requests, rows, found)
-        return [found[number] for number in range(len(requests))]
+        return found
 
     def _settle(self, requests: Sequence[Request]) -> list[int]:
         """Leave lanes where they stand; place those that cannot stay, pollers first."""
@@ -257,7 +306,7 @@ class Placer:
         What is sent to a poller's CPU waits for a thread that never yields.
         """
         every = self.topology.housekeeping or self.topology.online
-        free = tuple(n for n in every if not self.polled.get(n))
+        free = tuple(n for n in every if not self.busy(n))
         return near(self.topology, free or every, node)
 
     def _cost(self, number: int, one: Request) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ def _job(
     every = topology.restrict(host, pool(host, first), section.rx_placement, link.node)
     job.node = topology.near(host, every, link.node)
     away = _taken(draft, link, bound)
-    free = tuple(n for n in job.node if n not in away and not placer.polled.get(n))
+    free = tuple(n for n in job.node if n not in away and not placer.busy(n))
     job.cpus = section.rx_cpus or free or job.node
     return job
 

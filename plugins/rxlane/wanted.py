@@ -45,6 +45,22 @@ class Wanted:
         """It wants its CPU for itself."""
         return self.polling or self.realtime
 
+    @property
+    def rank(self) -> int:
+        """The priority that it will have, also where the section leaves the class alone."""
+        thread = self.lane.thread
+        kept = self.section.sched is None and thread is not None
+        return thread.priority if kept and thread is not None else self.priority
+
+    def stands(self, cpus: tuple[int, ...]) -> bool:
+        """True when the thread runs like this on these CPUs already."""
+        thread = self.lane.thread
+        if thread is None or thread.cpus != cpus:
+            return False
+        # The lane of an rx thread has no mode.
+        mode = self.lane.mode in (self.mode, None)
+        return mode and self.section.sched in (None, thread.sched)
+
 
 Chosen = tuple[Wanted, tuple[int, ...]]
 

@@ -216,7 +216,7 @@ class SimHost:
         self.kill_at: int | None = None  # number of the write after which the process dies
         self.lie_at: int | None = None  # number of the write that the kernel takes and ignores
         self.on_write: Callable[[], None] | None = None
-        self._next_pid = 1000
+        self._next_pid = max([999, *self.threads]) + 1
 
     def boot_id(self) -> str:
         return self.boot

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Threads that poll devices outside of a plan: they stay, and the plan has to live with them. Pure.
+
+Devices are laid out one after the other as well as together; what must not be does not depend on
+that. Interrupts' threads are not among them: they sleep, and FIFO is how the kernel makes them.
+Nor are rx threads, which are not read for every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from rxlane import cpulist
+from rxlane.draft import Draft, assigned
+from rxlane.items import CPUS, OFF, SCHED, THREADED, Value
+from rxlane.model import Lane, Snapshot
+from rxlane.plan import WHOLE, Target
+from rxlane.sections import Policy, Section
+from rxlane.wanted import Chosen, Wanted
+
+SHOWN = 3  # devices named in a message
+
+
+def of_plan(snapshot: Snapshot, policy: Policy) -> set[str]:
+    """Return the names of the devices that the policy speaks of, in a section of any kind."""
+    kinds = (policy.sections, policy.irq, policy.steering)
+    return {link.name for sections in kinds for _, link in assigned(snapshot, sections)}
+
+
+def find(
+    draft: Draft, inside: Collection[str], returning: Mapping[Target, Value]
+) -> tuple[Chosen, ...]:
+    """Return the threads of all devices but those inside that poll, with their online CPUs.
+
+    returning: settings that go back to these values when the plan is written.
+    """
+    online = set(draft.view.snapshot.topology.online)
+    found = []
+    for lane in draft.view.lanes.values():
+        mode, thread = _mode(lane, returning), lane.thread
+        link = draft.view.links[lane.device]
+        if link.name in inside or thread is None or mode in (None, OFF):
+            continue
+        if lane.shared_with is not None:
+            continue
+        sched = str(_back(lane, SCHED, returning) or thread.sched)
+        cpus = _back(lane, CPUS, returning)
+        numbers = thread.cpus if cpus is None else cpulist.parse(str(cpus))
+        like = Section(name="", sched=sched)
+        one = Wanted(like, link, lane, str(mode))
+        found.append((one, tuple(n for n in numbers if n in online)))
+    return tuple(found)
+
+
+def _mode(lane: Lane, returning: Mapping[Target, Value]) -> Value | None:
+    own = _back(lane, THREADED, returning)
+    whole = returning.get(Target(lane.device, WHOLE, THREADED))
+    return own or whole or lane.mode
+
+
+def _back(lane: Lane, item: str, returning: Mapping[Target, Value]) -> Value | None:
+    return returning.get(Target(lane.device, lane.queue.index, item))
+
+
+def named(rows: Iterable[Chosen]) -> str:
+    """Say whose threads these are and where, for a message."""
+    rows = list(rows)
+    devices = sorted({one.link.name for one, _ in rows})
+    rest = len(devices) - SHOWN
+    names = ", ".join(devices[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    cpus = {n for _, own in rows for n in own}
+    return f"{names} on CPU{'s' if len(cpus) > 1 else ''} {cpulist.render(cpus)}"

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Devices laid out one after the other: what the first ones have counts for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxlane import topology
+from rxlane.apply import apply
+from rxlane.decide import decide
+from rxlane.errors import RxlaneError
+from rxlane.items import REALTIME
+from rxlane.model import Index, Lane, Snapshot, Thread, Topology, lanes
+from rxlane.plan import Target
+from unit import simhost
+from unit.simhost import MemoryStore, SimHost
+from unit.test_layout import asked, planned, refusal
+
+FIFO: dict[str, object] = {
+    "threaded": "busy-poll",
+    "thread_policy": "fifo",
+    "thread_priority": 40,
+}
+
+
+def host(devices: int = 2, queues: int = 2, cpus: Topology | None = None) -> Snapshot:
+    links = (
+        simhost.link(f"eth{n}", queues, ifindex=n + 2, base=9000 + 500 * n) for n in range(devices)
+    )
+    return simhost.whole(simhost.snapshot(*links, cpus=cpus))
+
+
+def laid_out(start: Snapshot, *devices: str, **options: object) -> Snapshot:
+    """The host after an apply to these devices."""
+    sim = SimHost(start)
+    apply(sim, MemoryStore(), asked(*devices, **options), devices)
+    return sim.observe()
+
+
+def polled(snapshot: Snapshot) -> list[Lane]:
+    index = Index.of(snapshot)
+    found = (lane for link in snapshot.links for lane in lanes(index, link))
+    return [lane for lane in found if lane.poller is not None]
+
+
+FOUR = simhost.topology(4)
+TAKEN = laid_out(host(cpus=FOUR), "eth0", **FIFO, thread_cpus="2-3")
+
+
+@pytest.mark.parametrize("queues", ["busy-poll@0", "on@0"])
+def test_realtime_threads_of_other_devices_count(queues: str) -> None:
+    given = FIFO | {"threaded": queues, "thread_cpus": 1}
+    error = refusal(TAKEN, "eth1", **given)
+    text = "would leave only CPU 0 for all else, with those of eth0 on CPUs 2-3"
+    assert text in str(error) and error.option == "thread_policy"
+    everything = FIFO | {"thread_cpus": "0-1", "allow_realtime_cpu0": 1}
+    assert "last housekeeping CPU" in str(refusal(TAKEN, "eth1", **everything))
+    fair = {"threaded": "busy-poll", "thread_cpus": "0-1"}
+    assert planned(TAKEN, "thread-cpus", "eth1", **fair) == {"eth1/rx0": "0", "eth1/rx1": "1"}
+
+
+def test_what_others_took_is_no_reason_to_refuse_the_rest() -> None:
+    """Here eth0 has all CPUs, by another's hand; isolated CPUs are not what the host lacks."""
+    start = host(cpus=simhost.topology(6, isolated=(4, 5)))
+    everything = laid_out(start, "eth0", threaded="on", thread_cpus="0-3", thread_spread="all")
+    fifo = (replace(t, policy="fifo", priority=10) for t in everything.threads)
+    broken = replace(everything, threads=tuple(fifo))
+    assert planned(broken, "irq-cpus", "eth1", irq_cpus="auto")
+    assert planned(broken, "thread-cpus", "eth1", threaded="on", thread_cpus="auto")
+    assert planned(broken, "thread-cpus", "eth1", **FIFO, thread_cpus="4-5")
+    worse = replace(broken, threads=tuple(replace(t, cpus=(2,)) for t in broken.threads))
+    assert "only CPU 0 for" in str(refusal(worse, "eth1", **FIFO, thread_cpus="1,3"))
+
+
+def test_a_layout_that_stands_is_kept_whatever_others_do_later() -> None:
+    """As when eth0 is kept and somebody else gives eth1 what no plan would have given."""
+    both = laid_out(TAKEN, "eth1", threaded="busy-poll", thread_cpus="0-1")
+    worse = replace(
+        both,
+        threads=tuple(replace(t, policy="fifo", priority=40, cpus=(2,)) for t in both.threads),
+    )
+    mine = FIFO | {"threaded": "busy-poll@0", "thread_cpus": 2}
+    assert decide(worse, asked("eth1", **mine)).holds
+    assert "for 0 CPUs beside those of eth0" in str(refusal(both, "eth1", **mine))
+
+
+def test_one_poller_a_cpu_and_core_over_all_devices() -> None:
+    fair = {"threaded": "busy-poll@0", "thread_cpus": 3}
+    error = refusal(TAKEN, "eth1", **fair)
+    assert "1 busy-polling threads for 0 CPUs beside those of eth0 on CPU 3" in str(error)
+    unbound = refusal(host_with_pollers(), "eth1", threaded="busy-poll")
+    assert "4 busy-polling threads for 2 CPUs beside those of eth0 on CPUs 2-3" in str(unbound)
+    cores = laid_out(host(cpus=simhost.topology(4, smt=2)), "eth0", **fair)
+    named = decide(cores, asked("eth1", threaded="busy-poll@0", thread_cpus=2))
+    assert "on CPUs 2 and 3, of eth0, share one core" in "".join(named.warnings)
+    # CPU 1 shares its core with CPU 0, which pollers take last; both are better than CPU 2.
+    auto = planned(cores, "thread-cpus", "eth1", threaded="busy-poll@0", thread_cpus="auto")
+    assert auto == {"eth1/rx0": "1"}
+    error = refusal(cores, "eth1", threaded="busy-poll", thread_cpus="auto")
+    assert "share one core" in str(error)
+
+
+def host_with_pollers() -> Snapshot:
+    return laid_out(host(queues=4, cpus=FOUR), "eth0", threaded="busy-poll@2-3", thread_cpus="2-3")
+
+
+def test_a_realtime_poller_and_another_devices_thread_on_one_cpu() -> None:
+    start = host()
+    sleeping = laid_out(start, "eth0", threaded="on", thread_cpus="2-3")
+    error = refusal(sleeping, "eth1", **FIFO, thread_cpus="4,3")
+    assert (
+        "on CPU 3 a busy-polling thread of priority 40 leaves no time to a thread of eth0"
+        in str(error)
+    )
+    polling = laid_out(start, "eth0", **FIFO, thread_cpus="2-3")
+    error = refusal(polling, "eth1", threaded="on", thread_cpus="4,3")
+    assert "on CPU 3 a busy-polling thread of eth0 queue 1 of priority 40 leaves no" in str(error)
+    above = {"threaded": "on", "thread_policy": "fifo", "thread_priority": 41}
+    assert planned(polling, "thread-cpus", "eth1", **above, thread_cpus="4,3")
+
+
+def test_auto_makes_way_for_other_devices() -> None:
+    start = laid_out(host(), "eth0", **FIFO, thread_cpus="auto")
+    assert planned(start, "thread-cpus", "eth1", **FIFO, thread_cpus="auto") == {
+        "eth1/rx0": "4",
+        "eth1/rx1": "5",
+    }
+    low = laid_out(host(), "eth0", threaded="busy-poll", thread_cpus="1-2")
+    fair = planned(low, "thread-cpus", "eth1", threaded="on", thread_cpus="auto")
+    irqs = planned(low, "irq-cpus", "eth1", irq_cpus="auto")
+    for found in (fair, irqs):
+        assert {"1", "2"}.isdisjoint(map(str, found.values()))
+    masks = planned(low, "rps-cpus", "eth1", rps="auto")
+    assert all("1" not in str(mask) and "2" not in str(mask) for mask in masks.values())
+    workers = decide(low, asked("eth1", workqueue_cpus="auto"))
+    assert [c.after for c in workers.changes] == ["0,3-7"]
+
+
+def test_what_goes_back_with_the_plan_does_not_count() -> None:
+    given = asked("eth1", **(FIFO | {"threaded": "busy-poll@0"}), thread_cpus=1)
+    with pytest.raises(RxlaneError):
+        decide(TAKEN, given)
+    modes = {Target("eth0", queue, "threaded"): "off" for queue in (0, 1)}
+    assert decide(TAKEN, given, returning=modes).changes
+    assert decide(TAKEN, given, returning={Target("eth0", -1, "threaded"): "off"}).changes
+    classes = {Target("eth0", queue, "thread-sched"): "other:0" for queue in (0, 1)}
+    assert decide(TAKEN, given, returning=classes).changes
+    places = {Target("eth0", queue, "thread-cpus"): "1" for queue in (0, 1)}
+    with pytest.raises(RxlaneError, match="on CPU 1"):
+        decide(TAKEN, given, returning=places)
+
+
+def test_devices_of_the_plan_count_once() -> None:
+    """Also one that only another kind of section names: what it has of an earlier plan goes."""
+    assert decide(TAKEN, asked("eth0", **FIFO, thread_cpus="2-3")).changes == ()
+    assert decide(TAKEN, asked("eth0", irq_cpus="auto")).changes
+    again = asked("eth0", **(FIFO | {"threaded": "busy-poll@0"}), thread_cpus=1)
+    assert decide(TAKEN, again).changes
+
+
+# -- properties ---------------------------------------------------------------------------------
+
+ROUNDS = 3  # until nothing moves any more
+OPTIONS = st.fixed_dictionaries(
+    {
+        "threaded": st.sampled_from(["on", "busy-poll", "busy-poll@0,on@1-"]),
+        "thread_cpus": st.sampled_from(["auto", "one-per-core", "spread-llc", "2", "1,3", "0-3"]),
+    },
+    optional={"thread_policy": st.just("fifo"), "irq_cpus": st.just("auto")},
+)
+
+
+def options(given: Mapping[str, str]) -> dict[str, object]:
+    return {**given, **({"thread_priority": 40} if "thread_policy" in given else {})}
+
+
+@given(
+    st.integers(2, 16),
+    st.sampled_from([1, 2]),
+    st.integers(0, 2),
+    st.lists(OPTIONS, min_size=2, max_size=4),
+)
+def test_one_after_the_other_keeps_the_rules(
+    count: int, smt: int, isolated: int, asks: Sequence[Mapping[str, str]]
+) -> None:
+    """Whatever of it is refused; and what was laid out comes to rest."""
+    away = range(max(1, count - isolated), count)
+    cpus = simhost.topology(count, smt=smt, isolated=away)
+    sim, store = SimHost(host(len(asks), cpus=cpus)), MemoryStore()
+    done = []
+    for number, given_options in enumerate(asks):
+        name = f"eth{number}"
+        try:
+            policy = asked(name, **options(given_options))
+            apply(sim, store, policy, [name])
+            done.append((name, policy))
+        except RxlaneError as error:
+            assert error.kind.refused
+    own = [lane.poller for lane in polled(sim.observe())]
+    check_rules(cpus, [thread for thread in own if thread is not None], sim.observe())
+    # Who came first makes way for a poller that took a place beside it, or found no other CPU.
+    written = [sum(apply(sim, store, p, [name]).written for name, p in done) for _ in range(ROUNDS)]
+    assert written[-1] == 0
+
+
+def check_rules(cpus: Topology, threads: Sequence[Thread], snapshot: Snapshot) -> None:
+    realtime = {n for t in threads if t.policy in REALTIME for n in t.cpus}
+    left = set(cpus.housekeeping) - realtime
+    assert not realtime or len(left) >= min(topology.HOUSEKEEPING_LEFT, len(cpus.housekeeping))
+    for lane in polled(snapshot):
+        poller = lane.poller
+        assert poller is not None
+        if lane.mode != "busy-poll":
+            continue
+        on_it = [t for t in threads if t.cpus == poller.cpus and t is not poller]
+        for other in on_it:
+            assert poller.policy not in REALTIME or other.priority > poller.priority
+        modes = [one.mode for one in polled(snapshot) if one.poller in on_it]
+        assert "busy-poll" not in modes
+
+
+@given(
+    st.integers(1, 12),
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2]),
+            st.sampled_from(["other", "fifo", "rr", "deadline"]),
+            st.sets(st.integers(0, 11), min_size=1),
+        ),
+        min_size=4,
+        max_size=4,
+    ),
+)
+def test_whatever_others_do_a_plan_without_threads_stands(
+    count: int, threads: Sequence[tuple[int, str, set[int]]]
+) -> None:
+    start = host(2, 4, cpus=simhost.topology(count))
+    first, second = start.links
+    napis = tuple(
+        replace(napi, threaded=mode, pid=100 + n)
+        for n, (napi, (mode, _, _)) in enumerate(zip(first.napis, threads, strict=True))
+    )
+    found = tuple(
+        Thread(100 + n, f"napi/eth0-{n}", policy, 50, 0, tuple(sorted(cpus)))
+        for n, (_, policy, cpus) in enumerate(threads)
+    )
+    start = replace(start, links=(replace(first, napis=napis), second), threads=found)
+    given_options = {"irq_cpus": "auto", "rps": "auto", "defer_hard_irqs": 2}
+    assert decide(start, asked("eth1", **given_options)).changes
