@@ -15,7 +15,8 @@ from rxlane import rtnetlink
 from rxlane.sysfs import Sysfs
 
 SLICES = "sys/fs/cgroup/user.slice"
-_SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=(\S+) ")
+# The client's address and port, the server's address and port.
+_SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=([^\s\0]+) (?:[^\s\0]+ ([^\s\0]+))?")
 DEPTH = 64  # of the ancestors looked at, and of devices upon devices
 
 
@@ -40,13 +41,16 @@ def of_sessions(sysfs: Sysfs) -> Iterable[int]:
                 yield from (int(pid) for pid in text.split())
 
 
-def clients(sysfs: Sysfs, pid: int) -> set[str]:
-    """Return the addresses from which somebody is logged in, as far as this user may see."""
+def connections(sysfs: Sysfs, pid: int) -> set[tuple[str, str]]:
+    """Return the addresses from and at which somebody is logged in, as far as this user may see.
+
+    The second is empty where it is not told.
+    """
     found = set()
     for one in dict.fromkeys((*ancestors(sysfs, pid), *of_sessions(sysfs))):
         match = _SSH.search(sysfs.read(f"proc/{one}/environ") or "")
         if match is not None:
-            found.add(match[1])
+            found.add((match[1], match[2] or ""))
     return found
 
 
@@ -64,12 +68,16 @@ def devices(
     sysfs: Sysfs,
     names: dict[int, str],
     pid: int | None = None,
-    route: Callable[[str], int | None] = rtnetlink.route,
+    route: Callable[[str, str], int | None] = rtnetlink.route,
+    holders: Callable[[Iterable[str]], Iterable[int]] = rtnetlink.holders,
 ) -> tuple[str, ...]:
-    """Return the devices that carry a login. names: by ifindex, as the kernel has them."""
-    found: set[str] = set()
-    for address in clients(sysfs, os.getpid() if pid is None else pid):
-        ifindex = route(address)
-        if ifindex in names:
-            found.update(below(sysfs, names[ifindex]))
-    return tuple(sorted(found))
+    """Return the devices that may carry a login. names: by ifindex, as the kernel has them.
+
+    Packets come in by the device with the server's address, of a VRF as well, or by another; what
+    is known of the way back is the route that the server's address takes.
+    """
+    found = connections(sysfs, os.getpid() if pid is None else pid)
+    servers = {server for _, server in found if server}
+    indexes = {*(holders(servers) if servers else ()), *(route(*one) for one in found)}
+    own = (below(sysfs, names[index]) for index in indexes if index in names)
+    return tuple(sorted({name for each in own for name in each}))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""rtnetlink: the network namespace's links, their names, and the way to an address. Reads only."""
+"""rtnetlink: the namespace's links, names and addresses, and the way to an address. Reads only."""
 
 from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rxlane import uapi as u
@@ -23,6 +24,7 @@ from rxlane.netlink import (
 
 _OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES))
 _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+_IFADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
 _ROUTE = struct.Struct("=BBBBBBBBI")
 
@@ -91,20 +93,57 @@ def resolve(name: str) -> str | None:
         route.close()
 
 
-def route(address: str) -> int | None:
-    """Return the index of the device by which packets to the IP address leave, None for none.
+def holders(addresses: Iterable[str]) -> set[int]:
+    """Return the indexes of the devices that have any of these IP addresses.
 
     A link-local address names its device itself, as in fe80::1%eth0.
+    """
+    addresses = set(addresses)
+    zoned = {zone for a in addresses if (zone := a.partition("%")[2])}
+    plain = {known[1] for a in addresses if "%" not in a and (known := pack_ip(a))}
+    found = {row.ifindex for row in links() if row.name in zoned} if zoned else set()
+    if not plain:
+        return found
+    asking = Socket(u.NETLINK_ROUTE)
+    try:
+        rows = asking.dump(u.RTM_GETADDR, _IFADDR.pack(u.AF_UNSPEC, 0, 0, 0, 0), "addresses")
+    finally:
+        asking.close()
+    return found | {index for index, own in map(parse_address, rows) if own in plain}
+
+
+def parse_address(body: bytes) -> tuple[int, bytes | None]:
+    """Return the device's index and its own address, which has another at the line's far end."""
+    if len(body) < _IFADDR.size:
+        raise malformed(f"address of {len(body)} bytes")
+    found = dict(parse_attrs(body, _IFADDR.size))
+    return _IFADDR.unpack_from(body)[-1], found.get(u.IFA_LOCAL, found.get(u.IFA_ADDRESS))
+
+
+def route(address: str, source: str = "") -> int | None:
+    """Return the index of the device by which packets to the IP address leave, None for none.
+
+    A link-local address names its device itself, as in fe80::1%eth0. source: the packets' own
+    address, by which the host may choose another route; one that is not the host's is left out.
     """
     number, _, zone = address.partition("%")
     if zone:
         return next((row.ifindex for row in links() if row.name == zone), None)
-    known = pack_ip(number)
+    known, own = pack_ip(number), pack_ip(source)
     if known is None:
         return None
-    family, packed = known
-    body = _ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
-    body += pack_attr(u.RTA_DST, packed)
+    if own is not None and own[0] == known[0]:
+        found = _leaving(*known, own[1])
+        if found is not None:
+            return found
+    return _leaving(*known)
+
+
+def _leaving(family: int, address: bytes, source: bytes = b"") -> int | None:
+    body = _ROUTE.pack(family, 8 * len(address), 8 * len(source), 0, 0, 0, 0, 0, 0)
+    body += pack_attr(u.RTA_DST, address)
+    if source:
+        body += pack_attr(u.RTA_SRC, source)
     asking = Socket(u.NETLINK_ROUTE)
     try:
         answer = asking.request(u.RTM_GETROUTE, body, "route")

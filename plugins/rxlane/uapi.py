@@ -145,11 +145,15 @@ RXH = {
 
 AF_UNSPEC = 0  # include/linux/socket.h
 
-# include/uapi/linux/rtnetlink.h and include/uapi/linux/if_link.h
+# include/uapi/linux/rtnetlink.h, include/uapi/linux/if_link.h and include/uapi/linux/if_addr.h
 RTM_GETLINK = 18
+RTM_GETADDR = 22
 RTM_GETROUTE = 26
 RTA_DST = 1
+RTA_SRC = 2
 RTA_OIF = 4
+IFA_ADDRESS = 1
+IFA_LOCAL = 2
 IFLA_IFNAME = 3
 IFLA_NUM_RX_QUEUES = 32
 IFLA_ALT_IFNAME = 53

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import ethtool, logins, uapi
+from rxlane import ethtool, logins, rtnetlink, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import ETHTOOL_ITEMS, FEATURE_ITEMS
 from rxlane.model import Tunable
-from rxlane.netlink import pack_attr, pack_nest, pack_u32
+from rxlane.netlink import NetlinkError, pack_attr, pack_nest, pack_u32, parse_attrs
 from rxlane.sysfs import Sysfs
 from unit.test_netlink import DONE, GENL, FakeNet, FakeSocket, attr, error_body, family, message
 
@@ -165,14 +167,96 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
     for port in ("eth0", "eth1"):
         (bond / f"lower_{port}").mkdir(parents=True)
     sysfs = Sysfs(tmp_path)
-    assert logins.clients(sysfs, 40) == {"10.0.0.9", "fe80::2%eth3"}
-    routes = {"10.0.0.9": 5, "fe80::2%eth3": 3}
-    names = {5: "bond0", 3: "eth3"}
-    found = logins.devices(sysfs, names, 40, lambda address: routes.get(address))
+    pairs = {("10.0.0.9", "10.0.0.1"), ("fe80::2%eth3", "fe80::1%eth3")}
+    assert logins.connections(sysfs, 40) == pairs
+    routes = {("10.0.0.9", "10.0.0.1"): 5, ("fe80::2%eth3", "fe80::1%eth3"): 3}
+    names = {5: "bond0", 3: "eth3", 7: "eth7"}
+
+    def route(*pair: str) -> int | None:
+        return routes.get((pair[0], pair[1]))
+
+    def nobody(_: Iterable[str]) -> set[int]:
+        return set()
+
+    found = logins.devices(sysfs, names, 40, route, nobody)
     assert found == ("bond0", "eth0", "eth1", "eth3")
-    assert logins.devices(sysfs, names, 60, lambda _: None) == ()
+    assert logins.devices(sysfs, names, 60, lambda *_: None, nobody) == ()
+    asked: list[set[str]] = []
+
+    def holders(addresses: Iterable[str]) -> set[int]:
+        asked.append(set(addresses))
+        return {7, 9}
+
+    found = logins.devices(sysfs, names, 40, route, holders)
+    assert found == ("bond0", "eth0", "eth1", "eth3", "eth7"), "it may come in by another device"
+    assert asked == [{"10.0.0.1", "fe80::1%eth3"}]
+
+
+@pytest.mark.parametrize(
+    ("environ", "pair"),
+    [
+        ("SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22\0A=b", ("10.0.0.9", "10.0.0.1")),
+        ("SSH_CONNECTION=fd00::2 5 fd00::1 22", ("fd00::2", "fd00::1")),
+        ("SSH_CONNECTION=10.0.0.9 5\0A=b c d", ("10.0.0.9", "")),
+        ("SSH_CONNECTION=10.0.0.9 \0A=b c d", ("10.0.0.9", "")),
+    ],
+)
+def test_addresses_of_a_login(tmp_path: Path, environ: str, pair: tuple[str, str]) -> None:
+    process(tmp_path, 40, 1, environ)
+    assert logins.connections(Sysfs(tmp_path), 40) == {pair}
+
+
+class Routes:
+    """A kernel with routes by source, and one of its devices with an address of a line."""
+
+    asked: ClassVar[list[tuple[int, bytes]]] = []
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def request(self, kind: int, body: bytes, what: str) -> bytes:
+        self.asked.append((kind, body))
+        found = dict(parse_attrs(body, 12))
+        source = found.get(uapi.RTA_SRC)
+        if source == bytes([192, 0, 2, 1]):
+            raise NetlinkError(errno.EINVAL, what)
+        assert body[1] == 8 * len(found[uapi.RTA_DST])
+        assert body[2] == 8 * len(source or b"")
+        return bytes(12) + pack_u32(uapi.RTA_OIF, 2 if source is None else 3)
+
+    def dump(self, kind: int, body: bytes, what: str) -> list[bytes]:
+        assert kind == uapi.RTM_GETADDR
+        head = struct.Struct("=BBBBI")
+        line = pack_attr(uapi.IFA_ADDRESS, bytes([10, 0, 0, 9]))
+        return [
+            head.pack(2, 24, 0, 0, 4) + pack_attr(uapi.IFA_ADDRESS, bytes([10, 0, 0, 1])),
+            head.pack(2, 32, 0, 0, 5) + line + pack_attr(uapi.IFA_LOCAL, bytes([10, 0, 0, 7])),
+            head.pack(10, 64, 0, 0, 6) + pack_attr(uapi.IFA_ADDRESS, bytes(15) + b"\1"),
+        ]
+
+
+def test_the_way_to_a_client_is_by_the_servers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtnetlink, "Socket", Routes)
+    assert rtnetlink.route("10.0.0.9") == 2
+    assert rtnetlink.route("10.0.0.9", "10.0.0.1") == 3
+    assert rtnetlink.route("10.0.0.9", "192.0.2.1") == 2, "an address that is not the host's"
+    assert rtnetlink.route("10.0.0.9", "fd00::1") == 2, "nothing of another family"
+    assert rtnetlink.route("UNKNOWN", "UNKNOWN") is None
+
+
+def test_who_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtnetlink, "Socket", Routes)
+    monkeypatch.setattr(rtnetlink, "links", lambda: [rtnetlink.LinkRow(8, "eth8", True)])
+    assert rtnetlink.holders(["10.0.0.1", "::1"]) == {4, 6}
+    assert rtnetlink.holders(["10.0.0.7"]) == {5}
+    assert rtnetlink.holders(["10.0.0.9"]) == set(), "that is who is at the other end"
+    assert rtnetlink.holders(["192.0.2.1", "UNKNOWN"]) == set()
+    assert rtnetlink.holders(iter(["fe80::1%eth8", "fe80::1%eth9"])) == {8}
 
 
 def test_no_login(tmp_path: Path) -> None:
     process(tmp_path, 40, 1)
-    assert logins.devices(Sysfs(tmp_path), {1: "lo"}, 40, lambda _: 1) == ()
+    assert logins.devices(Sysfs(tmp_path), {1: "lo"}, 40, lambda *_: 1) == ()
