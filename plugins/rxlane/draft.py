@@ -142,6 +142,22 @@ def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int])
         )
 
 
+def check_thread_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
+    """Refuse, of a list for kernel threads, the CPUs of cpuset partitions too."""
+    check_cpus(host, section, option, cpus)
+    away = [n for n in cpus if n not in host.open]
+    if away:
+        # __sched_setaffinity() answers EINVAL, or drops them from a list that has others.
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"CPU {away[0]} is in a cpuset partition, where the kernel puts none of its threads",
+            section=section.name,
+            option=option,
+            value=section.option(option),
+            remedy=f"choose from {cpulist.render(host.open)}, or isolate it by isolcpus= instead",
+        )
+
+
 def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
     """Refuse, of a list for RPS, isolated CPUs too."""
     check_cpus(host, section, option, cpus)

@@ -44,8 +44,8 @@ def _want(draft: Draft, section: IrqLayout, option: str, item: str, value: int |
 
 
 def _free(draft: Draft, busy: Collection[int]) -> tuple[int, ...]:
-    """Return every CPU, also one that is or may yet come, but the busy and the isolated ones."""
+    """Return every CPU, also one that is or may yet come, but the busy and those set apart."""
     host = draft.view.snapshot.topology
     known = {cpu.number for cpu in host.cpus} | set(draft.view.snapshot.workqueue_cpus or ())
-    away = {*busy, *host.isolated, *host.nohz_full}
+    away = {*busy, *host.isolated, *host.nohz_full, *host.partitioned}
     return tuple(sorted(known - away)) if set(host.online) - away else ()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_cpus
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.items import (
     IRQ_CPUS,
     IRQ_THREAD_CPUS,
@@ -74,7 +74,8 @@ def plan(
     """
     asked = [(section, link) for section, link in devices if section.threads]
     for section, _ in asked:
-        check_cpus(draft.view.snapshot.topology, section, "thread_cpus", section.thread_cpus or ())
+        given = section.thread_cpus or ()
+        check_thread_cpus(draft.view.snapshot.topology, section, "thread_cpus", given)
     handlers = [_Handler(*row) for row in interrupts(draft, asked, IRQ_THREADED)]
     verdicts = [_verdict(draft, one) for one in handlers]
     _report(draft, handlers, verdicts)
@@ -146,8 +147,8 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
-        online = draft.view.snapshot.topology.online
-        return tuple(n for n in own if n in online) or online
+        usable = draft.view.snapshot.topology.open
+        return tuple(n for n in own if n in usable) or usable
     if one.irq.thread is not None:
         return one.irq.thread.cpus
     return draft.view.snapshot.topology.online

@@ -222,9 +222,14 @@ CORE, ATOM = "core", "atom"
 
 @dataclass(frozen=True, slots=True)
 class Topology:
+    """isolated: for tasks that are put there by name. partitioned: for those of one control group,
+    so that the kernel takes its own threads off and lets nobody put them there.
+    """
+
     cpus: tuple[Cpu, ...]
     isolated: tuple[int, ...] = ()
     nohz_full: tuple[int, ...] = ()
+    partitioned: tuple[int, ...] = field(default=(), metadata=LATER)
 
     @property
     def online(self) -> tuple[int, ...]:
@@ -236,8 +241,14 @@ class Topology:
     @property
     def housekeeping(self) -> tuple[int, ...]:
         """Online CPUs that take any task."""
-        away = {*self.isolated, *self.nohz_full}
+        away = {*self.isolated, *self.nohz_full, *self.partitioned}
         return tuple(n for n in self.online if n not in away)
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Online CPUs that kernel threads may be put on; all where that is none."""
+        away = set(self.partitioned)
+        return tuple(n for n in self.online if n not in away) or self.online
 
 
 @dataclass(frozen=True, slots=True)

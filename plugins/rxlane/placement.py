@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_cpus
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.items import CPUS, SCHED, UNKNOWN_SCHED
 from rxlane.model import Lane, Topology
 from rxlane.neighbours import named
@@ -46,7 +46,7 @@ def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
 
 def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
     for section in {w.section.name: w.section for w in reversed(threaded)}.values():
-        check_cpus(host, section, "thread_cpus", section.cpus or ())
+        check_thread_cpus(host, section, "thread_cpus", section.cpus or ())
 
 
 class _Chooser:
@@ -115,7 +115,7 @@ def pool(host: Topology, one: Wanted) -> tuple[int, ...]:
             "give thread_cpus",
         )
         raise refuse(one, "thread_policy", problem, remedy)
-    return found or host.online
+    return found or host.open
 
 
 def _fixed(lane: Lane) -> int | None:

@@ -305,7 +305,7 @@ class Placer:
 
         What is sent to a poller's CPU waits for a thread that never yields.
         """
-        every = self.topology.housekeeping or self.topology.online
+        every = self.topology.housekeeping or self.topology.open
         free = tuple(n for n in every if not self.busy(n))
         return near(self.topology, free or every, node)
 

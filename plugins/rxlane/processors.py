@@ -12,11 +12,11 @@ from rxlane.sysfs import Sysfs
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
-PARTITIONED = "sys/fs/cgroup/cpuset.cpus.isolated"
+CGROUPS = "sys/fs/cgroup"
 
 
 def topology(sysfs: Sysfs) -> Topology:
-    """Read cores of all kinds, SMT siblings, NUMA nodes, isolated and nohz_full CPUs."""
+    """Read cores of all kinds, SMT siblings, NUMA nodes, and CPUs that are set apart."""
     online = set(sysfs.cpus(f"{CPU}/online"))
     nodes: dict[int, int] = {}
     for name in sysfs.names(NODE):
@@ -25,12 +25,29 @@ def topology(sysfs: Sysfs) -> Topology:
     found = sysfs.cpus(f"{CPU}/present") or tuple(sorted(online))
     caches, kinds = _caches(sysfs, online), _kinds(sysfs)
     cpus = (_cpu(sysfs, n, n in online, nodes.get(n, 0)) for n in found)
+    isolated = sysfs.cpus(f"{CPU}/isolated")
+    partitioned = _partitioned(sysfs, online, isolated)
     return Topology(
         tuple(replace(c, llc=caches.get(c.number), kind=kinds.get(c.number, "")) for c in cpus),
-        # By the command line, and by isolated partitions of control groups since.
-        tuple(sorted({*sysfs.cpus(f"{CPU}/isolated"), *sysfs.cpus(PARTITIONED)})),
+        # By the command line; newer kernels list isolated partitions here, too.
+        tuple(n for n in isolated if n not in partitioned),
         sysfs.cpus(f"{CPU}/nohz_full"),
+        tuple(sorted(partitioned)),
     )
+
+
+def _partitioned(sysfs: Sysfs, online: Collection[int], isolated: Collection[int]) -> set[int]:
+    """Return the CPUs of control groups' partitions, isolated or not.
+
+    The root group's effective CPUs are those that cpuset_cpus_allowed() leaves to the kernel's
+    threads. In a container what looks like the root group is not, which cgroup.events tells. The
+    list of isolated CPUs has those of the command line as well.
+    """
+    listed = set(sysfs.cpus(f"{CGROUPS}/cpuset.cpus.isolated")) - set(isolated)
+    left = set(sysfs.cpus(f"{CGROUPS}/cpuset.cpus.effective"))
+    if not left or sysfs.exists(f"{CGROUPS}/cgroup.events"):
+        return listed
+    return listed | (set(online) - left)
 
 
 def possible(sysfs: Sysfs) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_cpus
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     IRQ_CPUS,
@@ -79,7 +79,7 @@ def plan(
     """
     asked = sorted((d for d in devices if d[0].separates), key=lambda d: d[1].ifindex)
     for section in {s.name: s for s, _ in asked}.values():
-        check_cpus(placer.topology, section, "rx_thread_cpus", section.rx_cpus or ())
+        check_thread_cpus(placer.topology, section, "rx_thread_cpus", section.rx_cpus or ())
     jobs = [_job(draft, placer, *d, bound) for d in asked if _able(draft, *d)]
     sharing = Counter(job.node for job in jobs)
     for job in jobs:

@@ -132,6 +132,7 @@ class _Drawing:
             f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}",
             f"isolated {cpulist.render(topology.isolated)}" if topology.isolated else "",
             f"nohz_full {cpulist.render(topology.nohz_full)}" if topology.nohz_full else "",
+            f"partitioned {cpulist.render(topology.partitioned)}" if topology.partitioned else "",
             f"{len(rows)} lane{'s' * (len(rows) != 1)}" + (f": {lanes}" if lanes else ""),
         ]
         return " \u00b7 ".join(part for part in parts if part)

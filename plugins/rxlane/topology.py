@@ -68,11 +68,11 @@ def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tup
     exclusive: a busy poller or a real-time thread, which wants a CPU for itself; fair threads and
     interrupts share all housekeeping CPUs, CPU 0 last. cpu0: real-time threads may use CPU 0.
     """
-    online = topology.online
+    usable = topology.open
     if not exclusive:
-        ordinary = topology.housekeeping or online
+        ordinary = topology.housekeeping or usable
         return tuple(sorted(ordinary, key=lambda n: (n == 0, n)))
-    isolated = tuple(n for n in online if n not in topology.housekeeping)
+    isolated = tuple(n for n in usable if n not in topology.housekeeping)
     rest = tuple(n for n in topology.housekeeping if n != 0)
     if realtime:
         return _realtime_pool(topology, isolated, rest, cpu0)

@@ -14,6 +14,7 @@ import tarfile
 CPU = "/sys/devices/system/cpu"
 FILES = (
     *(f"{CPU}/{name}" for name in ("online", "present", "possible", "isolated", "nohz_full")),
+    *(f"/sys/fs/cgroup/cpuset.cpus.{name}" for name in ("effective", "isolated")),
     f"{CPU}/smt/active",
     f"{CPU}/cpu[0-9]*/cpu_capacity",
     f"{CPU}/cpu[0-9]*/cache/index*/level",

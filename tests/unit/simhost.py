@@ -72,6 +72,7 @@ def topology(
     smt: int = 1,
     offline: Collection[int] = (),
     isolated: Collection[int] = (),
+    partitioned: Collection[int] = (),
 ) -> Topology:
     """CPUs numbered core by core; siblings are neighbours, nodes are equal runs of CPUs."""
     share = max(1, cpus // nodes)
@@ -81,7 +82,7 @@ def topology(
         siblings = tuple(range(first, min(first + smt, cpus)))
         node = min(n // share, nodes - 1)
         rows.append(Cpu(n, n not in offline, node, n // smt, node, siblings))
-    return Topology(tuple(rows), tuple(sorted(isolated)), ())
+    return Topology(tuple(rows), tuple(sorted(isolated)), (), tuple(sorted(partitioned)))
 
 
 def link(

@@ -248,16 +248,36 @@ def test_writers_by_their_services(tmp_path: Path) -> None:
     assert found == ("google-guest-agent", "NetworkManager")
 
 
-def test_partitions_of_control_groups_isolate_as_well(tmp_path: Path) -> None:
-    base = "sys/devices/system/cpu"
-    files = {
-        f"{base}/online": "0-7\n",
-        f"{base}/present": "0-7\n",
-        f"{base}/isolated": "2\n",
-        "sys/fs/cgroup/cpuset.cpus.isolated": "2,6-7\n",
-    }
+@pytest.mark.parametrize(
+    ("isolated", "groups", "expected"),
+    [
+        # isolcpus=2, an isolated partition of 6 and 7: as 6.12 tells it, and as 7.2 does.
+        ("2", {"isolated": "2,6-7", "effective": "0-5"}, ((2,), (6, 7))),
+        ("2,6-7", {"isolated": "2,6-7", "effective": "0-5"}, ((2,), (6, 7))),
+        # A partition that takes an isolated CPU, and one that isolates nothing.
+        ("2", {"isolated": "2", "effective": "0-1,3-7"}, ((), (2,))),
+        ("", {"isolated": "", "effective": "0-5"}, ((), (6, 7))),
+        # No partition; no such controller; the group of a container.
+        ("2", {"isolated": "2", "effective": "0-7"}, ((2,), ())),
+        ("2", {}, ((2,), ())),
+        ("2", {"effective": "0-3", "events": ""}, ((2,), ())),
+    ],
+)
+def test_cpus_of_partitions_are_not_as_isolated_ones(
+    tmp_path: Path,
+    isolated: str,
+    groups: dict[str, str],
+    expected: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    base, group = "sys/devices/system/cpu", "sys/fs/cgroup"
+    files = {f"{base}/{name}": "0-7\n" for name in ("online", "present")}
+    files[f"{base}/isolated"] = f"{isolated}\n"
+    for name, text in groups.items():
+        file = "cgroup.events" if name == "events" else f"cpuset.cpus.{name}"
+        files[f"{group}/{file}"] = f"{text}\n"
     found = processors.topology(tree(tmp_path, files))
-    assert found.isolated == (2, 6, 7) and found.housekeeping == (0, 1, 3, 4, 5)
+    assert (found.isolated, found.partitioned) == expected
+    assert {*found.housekeeping} == {*range(8)} - {*expected[0]} - {*expected[1]}
 
 
 def test_an_irq_that_nobody_may_write_is_unmovable(tmp_path: Path) -> None:

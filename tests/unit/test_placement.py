@@ -350,3 +350,60 @@ def test_a_value_that_could_not_be_restored_is_not_written() -> None:
     sim.threads[pid] = replace(sim.threads[pid], policy="deadline")
     plan = decide(sim.observe(), asked(threaded="on@0", thread_cpus="4", thread_nice=1))
     assert plan.changes == () and "cannot be restored" in str(plan.skips[0])
+
+
+# -- cpuset partitions --------------------------------------------------------------------------
+
+PARTITIONED = simhost.topology(8, isolated=(5,), partitioned=(6, 7))
+
+
+@pytest.mark.parametrize("placement", topology.PLACEMENTS)
+@pytest.mark.parametrize("options", [{}, FIFO, {"thread_policy": "fifo", "thread_priority": 9}])
+def test_nothing_is_laid_out_on_a_partition(placement: str, options: dict[str, object]) -> None:
+    start = host(simhost.link(queues=3), cpus=PARTITIONED)
+    for mode in ("on", "busy-poll"):
+        asks = {"threaded": mode, "thread_cpus": placement, "irq_cpus": placement, **options}
+        plan = decide(start, asked(**asks))
+        for item in ("thread-cpus", "irq-cpus"):
+            assert {"6", "7"}.isdisjoint(map(str, values(plan, item).values()))
+    pollers = threads(start, threaded="busy-poll", thread_cpus="auto")
+    assert "5" in pollers.values(), "isolated by the command line, for just that"
+
+
+def test_threads_that_share_stay_off_a_partition() -> None:
+    start = host(cpus=PARTITIONED)
+    for mode in ("on", "busy-poll@0"):
+        shared = threads(start, threaded=mode, thread_cpus="auto", thread_spread="all")
+        assert not any("6" in str(cpus) or "7" in str(cpus) for cpus in shared.values())
+    workers = decide(start, asked(workqueue_cpus="auto"))
+    assert [c.after for c in workers.changes] == ["0-4"]
+
+
+@pytest.mark.parametrize(
+    ("option", "more"),
+    [
+        ("thread_cpus", {"threaded": "on"}),
+        ("irq_layout.thread_cpus", {"irq_layout.threaded": "on"}),
+        ("rx_thread_cpus", {"rx_threads": "auto"}),
+    ],
+)
+def test_a_partition_named_for_threads_is_refused(option: str, more: dict[str, object]) -> None:
+    start = host(simhost.separable(simhost.link()), cpus=PARTITIONED)
+    error = refusal(start, **more, **{option: "3-6"})
+    assert "CPU 6 is in a cpuset partition, where the kernel puts none of its threads" in str(error)
+    assert "choose from 0-5" in str(error)
+    assert decide(start, asked(**more, **{option: "3-5"}))
+
+
+def test_interrupts_of_a_partition_are_no_place_for_their_threads() -> None:
+    start = host(cpus=PARTITIONED)
+    irqs = tuple(replace(irq, threaded=0, cpus=(6,)) for irq in start.irqs)
+    options = {"irq_layout.threaded": "on", "irq_layout.thread_cpus": "auto"}
+    found = planned(replace(start, irqs=irqs), "irq-thread-cpus", **options)
+    assert set(found.values()) == {"0-5"}
+    assert planned(start, "irq-cpus", irq_cpus="6")["eth0/rx0"] == "6", "it is no thread"
+
+
+def test_all_cpus_in_partitions() -> None:
+    start = host(cpus=simhost.topology(4, partitioned=range(4)))
+    assert threads(start, threaded="on", thread_cpus="auto")
