@@ -78,7 +78,7 @@ def text_of(path: str, limit: int) -> str:
 
 def read_snapshot(path: str) -> Snapshot:
     """Return the recorded host in a file, `-` for standard input."""
-    from rxlane import codec
+    from rxlane import codec, plausible
     from rxlane.stored import FORMAT
 
     try:
@@ -89,4 +89,5 @@ def read_snapshot(path: str) -> Snapshot:
     snapshot = codec.loads(Snapshot, text, path)
     if snapshot.format != FORMAT:
         raise RxlaneError(Kind.FORMAT, f"{path}: format {snapshot.format}, known is {FORMAT}")
+    plausible.check(snapshot, path)
     return snapshot

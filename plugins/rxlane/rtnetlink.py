@@ -75,7 +75,10 @@ def links() -> list[LinkRow]:
 
 def resolve(name: str) -> str | None:
     """Return the device's own name for a name or an alternative name, None when there is none."""
-    encoded = name.encode() + b"\0"
+    try:
+        encoded = name.encode() + b"\0"
+    except UnicodeEncodeError:  # an argument that is not UTF-8
+        return None
     if len(encoded) == 1 or "/" in name or len(encoded) > 128:  # ALTIFNAMSIZ
         return None
     which = u.IFLA_IFNAME if len(encoded) <= u.IFNAMSIZ else u.IFLA_ALT_IFNAME
