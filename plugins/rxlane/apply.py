@@ -26,7 +26,7 @@ from rxlane.model import Snapshot
 from rxlane.places import Folder
 from rxlane.plan import HOST, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.present import load_current
-from rxlane.revert import Carried, carry, threads_of
+from rxlane.revert import Carried, carry, originals, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.writing import missing, put_back, read_back, write
@@ -103,7 +103,7 @@ def _plan(
     where what then is as wanted stands, if somebody chooses: who does keeps it.
     """
     view = View.of(before)
-    plan = decide(before, policy, view)
+    plan = decide(before, policy, view, originals(journal, before.links, scope))
     folders: Mapping[str, Folder] = {}
     if choose is not None:
         plan = choose(plan)

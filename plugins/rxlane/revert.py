@@ -95,6 +95,18 @@ def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
     )
 
 
+def originals(
+    journal: Journal | None, links: Collection[Link], scope: Container[str] | None
+) -> dict[Target, Value]:
+    """Return what settings go back to where a new plan for these devices does not want them."""
+    entries = renamed(() if journal is None else journal.entries, links)
+    return {
+        e.target: e.before
+        for e in entries
+        if e.before is not None and (scope is None or e.device in scope)
+    }
+
+
 def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
     """Return the originals of devices that are not here now, with nothing wanted of them.
 

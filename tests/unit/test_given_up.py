@@ -229,3 +229,17 @@ def test_a_journal_of_nothing_is_none(store: Store) -> None:
     for _ in range(2):
         apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
     assert store.load() is None
+
+
+def test_pollers_that_go_back_with_the_plan_do_not_count(store: Store) -> None:
+    """As a profile for other devices does: what it no longer names makes room."""
+    host = two_links()
+    poll = {
+        "threaded": "busy-poll@0",
+        "thread_policy": "fifo",
+        "thread_priority": "40",
+        "thread_cpus": "2",
+    }
+    for name in ("eth0", "eth1"):
+        apply(host, store, Policy((parse_section("napi", (name,), poll),)))
+    assert [napi.threaded for link in host.links.values() for napi in link.napis] == [0, 0, 2, 0]
