@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helper threads of network devices, by the selftest of the series.
 
-On our 6.12; with `make check-long` on our 7.2, too.
+On our 6.12; with `make check-long` on our 7.2, too. In the same guest of 6.12 the other selftest
+that its series has for networking, of NAPIs' settings, their threads and suspended interrupts.
 """
 
 import re
 from collections.abc import Iterator
 
 import pytest
+from test_upstream import results
 
+from conftest import MANAGERS
 from lab.kernel import build
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -25,6 +28,7 @@ CASES = {
     "forwarded flows in order while resized",
     "neighbours are found while packets are dropped",
     "policy and affinity are kept",
+    "nothing is delivered after down",
     "CPUs come and go",
     "moves between namespaces",
     "device is removed under load",
@@ -35,13 +39,24 @@ OUTCOME = re.compile(
 )
 
 
+# Of napi_set.
+NAPI_CASES = 13
+
+
 @pytest.fixture(scope="module", params=["6.12", pytest.param("7.2", marks=pytest.mark.long)])
-def printed(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What the selftest printed."""
+def machine(request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """A guest that runs the base with our series."""
     base = request.param
     with Guest(build(base, patched=True), GuestSpec(cpus=CPUS, share=[selftests(base)])) as vm:
-        yield vm.run(["sh", "-c", f"cd {FOLDER} && ./rx_threads.sh 2>&1 || :"], timeout=900).stdout
+        yield vm
         vm.check_splats()
+
+
+@pytest.fixture(scope="module")
+def printed(machine: Guest) -> str:
+    """What rx_threads.sh printed."""
+    argv = ["sh", "-c", f"cd {FOLDER} && ./rx_threads.sh 2>&1 || :"]
+    return machine.run(argv, timeout=900).stdout
 
 
 def outcomes(printed: str) -> dict[str, str]:
@@ -56,3 +71,15 @@ def test_every_case_ran(printed: str) -> None:
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_of_the_series(printed: str, case: str) -> None:
     assert outcomes(printed).get(case) == "OK", printed
+
+
+# 7.2 has the interface without us, and upstream's tests of it.
+@pytest.mark.parametrize("machine", ["6.12"], indirect=True)
+def test_settings_of_napis(machine: Guest) -> None:
+    # The interfaces that it makes must keep their names, and its device is taken down and up.
+    machine.run(["systemctl", "stop", *MANAGERS])
+    argv = ["env", f"NAPI_SET_DEV={machine.nic}", f"{FOLDER}/napi_set"]
+    done = machine.run(argv, timeout=300, check=False)
+    found = results(done.stdout)
+    assert len(found) == NAPI_CASES, f"{done.stdout}{done.stderr}"
+    assert set(found.values()) == {"ok"}, f"{done.stdout}{done.stderr}"

@@ -31,8 +31,9 @@ PROGRAMS = {
     "net/lib/xdp_helper": (),
     "net/busy_poller": (f"-I{YNL}/lib", f"-I{YNL}/generated", f"{YNL}/libynl.a"),
 }
-# Those of our series.
-OURS = ("net/rx_threads_flows",)
+# Those of our series, which need the interface that it brings.
+OURS = ("net/napi_set", "net/rx_threads_flows")
+INTERFACE = "include/uapi/linux/netdev.h"
 
 
 def selftests(name: str, patched: bool = True) -> Path:
@@ -50,7 +51,12 @@ def selftests(name: str, patched: bool = True) -> Path:
         if patched:
             _read(base, version, target, {f for p in base.patches for f in touched(p.read_text())})
             apply_series(base, target)
-            _compile(target, {name: () for name in OURS if _source(target, name).exists()})
+            # By itself: the other headers of the tree are not for programs as they are.
+            own = target / "own" / "linux"
+            own.mkdir(parents=True)
+            shutil.copy(target / INTERFACE, own)
+            ours = [name for name in OURS if _source(target, name).exists()]
+            _compile(target, dict.fromkeys(ours, ("-Iown",)))
         else:
             _read(base, version, target, set())
             _generate(target)
