@@ -37,17 +37,17 @@ def find(
     online = set(draft.view.snapshot.topology.online)
     found = []
     for lane in draft.view.lanes.values():
-        mode, thread = _mode(lane, returning), lane.thread
-        link = draft.view.links[lane.device]
-        if link.name in inside or thread is None or mode in (None, OFF):
+        thread = lane.thread
+        if lane.device in inside or thread is None or lane.shared_with is not None:
             continue
-        if lane.shared_with is not None:
+        mode = _mode(lane, returning)
+        if mode in (None, OFF):
             continue
         sched = str(_back(lane, SCHED, returning) or thread.sched)
         cpus = _back(lane, CPUS, returning)
         numbers = thread.cpus if cpus is None else cpulist.parse(str(cpus))
         like = Section(name="", sched=sched)
-        one = Wanted(like, link, lane, str(mode))
+        one = Wanted(like, draft.view.links[lane.device], lane, str(mode))
         found.append((one, tuple(n for n in numbers if n in online)))
     return tuple(found)
 
