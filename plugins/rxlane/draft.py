@@ -132,14 +132,19 @@ def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int])
     """Refuse a list with a CPU that does not exist or is offline."""
     bad = topology.unusable(host, cpus)
     if bad is not None:
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"CPU {bad[0]} {bad[1]}",
-            section=section.name,
-            option=option,
-            value=section.option(option),
-            remedy=f"CPUs {cpulist.render(host.online)} are online",
-        )
+        remedy = f"CPUs {cpulist.render(host.online)} are online"
+        raise _refused(section, option, f"CPU {bad[0]} {bad[1]}", remedy)
+
+
+def _refused(section: Named, option: str, problem: str, remedy: str) -> RxlaneError:
+    return RxlaneError(
+        Kind.REFUSED,
+        problem,
+        section=section.name,
+        option=option,
+        value=section.option(option),
+        remedy=remedy,
+    )
 
 
 def check_thread_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
@@ -148,14 +153,9 @@ def check_thread_cpus(host: Topology, section: Named, option: str, cpus: Sequenc
     away = [n for n in cpus if n not in host.open]
     if away:
         # __sched_setaffinity() answers EINVAL, or drops them from a list that has others.
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"CPU {away[0]} is in a cpuset partition, where the kernel puts none of its threads",
-            section=section.name,
-            option=option,
-            value=section.option(option),
-            remedy=f"choose from {cpulist.render(host.open)}, or isolate it by isolcpus= instead",
-        )
+        problem = "is in a cpuset partition, where the kernel puts none of its threads"
+        remedy = f"choose from {cpulist.render(host.open)}, or isolate it by isolcpus= instead"
+        raise _refused(section, option, f"CPU {away[0]} {problem}", remedy)
 
 
 def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
@@ -164,14 +164,9 @@ def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) 
     away = [n for n in cpus if n not in host.housekeeping]
     if away:
         # rps_cpumask_housekeeping() in net/core/net-sysfs.c drops them without a word.
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS",
-            section=section.name,
-            option=option,
-            value=section.option(option),
-            remedy=f"choose from {cpulist.render(host.housekeeping)}",
-        )
+        problem = f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS"
+        remedy = f"choose from {cpulist.render(host.housekeeping)}"
+        raise _refused(section, option, problem, remedy)
 
 
 def one_value(

@@ -102,8 +102,7 @@ def test_an_interrupted_apply_is_undone(store: MemoryStore) -> None:
 def test_a_mode_that_did_not_come_back_keeps_its_threads_originals(store: MemoryStore) -> None:
     host = SimHost(simhost.snapshot())
     host.write_napi(8194, {"threaded": "on"})
-    pid = host.links["eth0"].napis[1].pid
-    assert pid is not None
+    (pid,) = host.threads
     host.write_thread(pid, {"thread-cpus": "7", "thread-sched": "fifo:10"})
     before = simhost.settings(host)
     apply(host, store, policy(threaded="off@1"))
