@@ -26,9 +26,9 @@ from rxlane import (
     uapi,
     vmhost,
 )
-from rxlane.draft import Draft, assigned, without
+from rxlane.draft import Draft, assigned, unrestorable, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import CPUS, DEFER, FLUSH, MODES, OFF, SUSPEND, THREADED, UNKNOWN_SCHED, Value
+from rxlane.items import CPUS, DEFER, FLUSH, MODES, OFF, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
 from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
@@ -244,24 +244,18 @@ def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> d
         why = NO_PER_NAPI if capabilities.napi_set else NO_NAPI_SET
         alike = len(set(wanted.values())) == 1 and len(wanted) == len(managed)
         return _whole_device(draft, section, link, wanted, why, alike)
-    lasting = {lane.queue.index: lane.thread for lane in managed if _lasts(lane)}
+    lasting = {lane.queue.index: unrestorable(lane.thread) for lane in managed}
     done = {}
     for queue, mode in wanted.items():
         if MODES.index(mode) > capabilities.max_threaded:
             draft.skip(link.name, queue, f"threaded={mode}", "unsupported", NO_BUSY_POLL)
             continue
-        if mode == OFF and (thread := lasting.get(queue)) is not None:
-            why = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
+        if mode == OFF and (why := lasting[queue]) is not None:
             draft.skip(link.name, queue, "threaded=off", "left-alone", why)
             continue
         draft.want(Target(link.name, queue, THREADED), mode, reason)
         done[queue] = mode
     return done
-
-
-def _lasts(lane: Lane) -> bool:
-    """True where the thread must not end: nothing could give the next one its class."""
-    return lane.thread is not None and lane.thread.policy in UNKNOWN_SCHED
 
 
 def _whole_device(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_thread_cpus
+from rxlane.draft import Draft, check_thread_cpus, unrestorable
 from rxlane.items import (
     IRQ_CPUS,
     IRQ_THREAD_CPUS,
@@ -22,7 +22,6 @@ from rxlane.items import (
     OFF,
     ON,
     THREADED,
-    UNKNOWN_SCHED,
 )
 from rxlane.layout import interrupts
 from rxlane.model import Irq, IrqThread, Lane, Link
@@ -158,9 +157,9 @@ def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:
     section, thread = one.section, one.irq.thread
     if section.thread_cpus is None and section.thread_sched is None:
         return
-    if thread is not None and thread.policy in UNKNOWN_SCHED:
-        reason = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
-        draft.skip(one.link.name, one.queue, "IRQ thread settings", "unsupported", reason)
+    lasting = unrestorable(thread)
+    if lasting is not None:
+        draft.skip(one.link.name, one.queue, "IRQ thread settings", "unsupported", lasting)
         return
     if section.thread_cpus is not None:
         reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"

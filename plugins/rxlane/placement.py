@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_thread_cpus
-from rxlane.items import CPUS, SCHED, UNKNOWN_SCHED
+from rxlane.draft import Draft, check_thread_cpus, unrestorable
+from rxlane.items import CPUS, SCHED
 from rxlane.model import Lane, Topology
 from rxlane.neighbours import named
 from rxlane.placer import Placer, Request, weight
@@ -249,10 +249,9 @@ def _check_core(
 
 def _plan(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> None:
     device, queue, section = one.link.name, one.lane.queue.index, one.section
-    thread = one.lane.thread
-    if thread is not None and thread.policy in UNKNOWN_SCHED:
-        reason = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
-        draft.skip(device, queue, "thread settings", "unsupported", reason)
+    lasting = unrestorable(one.lane.thread)
+    if lasting is not None:
+        draft.skip(device, queue, "thread settings", "unsupported", lasting)
         return
     if section.cpus is not None:
         reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"

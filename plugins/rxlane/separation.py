@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_thread_cpus
+from rxlane.draft import Draft, check_thread_cpus, unrestorable
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     IRQ_CPUS,
@@ -26,7 +26,6 @@ from rxlane.items import (
     RX_THREAD_CPUS,
     RX_THREAD_SCHED,
     RX_THREADS,
-    UNKNOWN_SCHED,
     Value,
 )
 from rxlane.model import Lane, Link, Queue, Topology, lanes
@@ -235,10 +234,9 @@ def _request(draft: Draft, job: _Job, one: Wanted) -> Request:
 
 
 def _settings(draft: Draft, host: Topology, job: _Job, one: Wanted, cpus: tuple[int, ...]) -> None:
-    thread, number, section = one.lane.thread, one.helper or 0, job.section
-    if thread is not None and thread.policy in UNKNOWN_SCHED:
-        reason = f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
-        draft.skip(job.link.name, WHOLE, f"rx thread {number} settings", "unsupported", reason)
+    lasting, number, section = unrestorable(one.lane.thread), one.helper or 0, job.section
+    if lasting is not None:
+        draft.skip(job.link.name, WHOLE, f"rx thread {number} settings", "unsupported", lasting)
         return
     if section.rx_cpus is not None or section.rx_kernel:
         # To a thread that may run everywhere the kernel gives a CPU: that is its word for it.
