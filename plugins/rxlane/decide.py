@@ -7,8 +7,10 @@ becomes a Skip with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from rxlane import (
@@ -59,8 +61,25 @@ def decide(
     view: the snapshot's, where the caller has one. returning: settings that go back to these values
     when the plan is written, unless it wants another.
     """
-    devices = assigned(snapshot, policy.sections)
     present = View.of(snapshot) if view is None else view
+    try:
+        return _decide(snapshot, policy, present, returning, apart=True)
+    except RxlaneError as refusal:
+        # Making way for other devices may be what is refused, not staying where one is.
+        with contextlib.suppress(RxlaneError):
+            return _decide(snapshot, policy, present, returning, apart=False)
+        raise refusal
+
+
+def _decide(
+    snapshot: Snapshot,
+    policy: Policy,
+    present: View,
+    returning: Mapping[Target, Value],
+    apart: bool,
+) -> Plan:
+    """decide(). apart: away from threads of devices outside of the plan."""
+    devices = assigned(snapshot, policy.sections)
     future = hardware.foresee(snapshot, hardware.counts(devices))
     view = present if future is snapshot else View.of(future)
     draft = Draft(view, Index.of(future), present)
@@ -68,15 +87,16 @@ def decide(
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
     others = neighbours.find(draft, neighbours.of_plan(future, policy), returning)
-    placer = _placer(future.topology, starts(link for _, link in placed), others)
-    stood = _stand(draft, placer, policy, others)
-    _lay_out(draft, placer if stood is None else stood, policy, others)
+    met = others if apart else ()
+    begin = partial(_placer, starts(link for _, link in placed), met)
+    placer = _stand(draft, begin, policy, others) or begin(future.topology)
+    _lay_out(draft, placer, policy, others)
     return draft.plan()
 
 
-def _placer(host: Topology, begins: Mapping[int, float], others: Iterable[Chosen]) -> Placer:
+def _placer(begins: Mapping[int, float], met: Iterable[Chosen], host: Topology) -> Placer:
     placer = Placer(host, begins)
-    for one, cpus in others:
+    for one, cpus in met:
         if len(cpus) == 1:
             placer.meet(cpus[0], weight(one.exclusive, one.polling))
     return placer
@@ -88,7 +108,10 @@ def _separated(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]
 
 
 def _stand(
-    draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen, ...]
+    draft: Draft,
+    begin: Callable[[Topology], Placer],
+    policy: Policy,
+    others: tuple[Chosen, ...],
 ) -> Placer | None:
     """Lay out the whole host where CPUs are offline, for the draft to keep to; see rxlane.whole."""
     snapshot = draft.view.snapshot
@@ -97,7 +120,7 @@ def _stand(
         return None
     view = View.of(replace(snapshot, topology=complete))
     trial = Draft(view, draft.index, draft.present, aside=draft.aside)
-    placer = _placer(complete, placer.starts, others)
+    placer = begin(complete)
     try:
         _lay_out(trial, placer, policy, others)
     except RxlaneError:
@@ -250,8 +273,8 @@ def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> d
         if MODES.index(mode) > capabilities.max_threaded:
             draft.skip(link.name, queue, f"threaded={mode}", "unsupported", NO_BUSY_POLL)
             continue
-        if mode == OFF and (why := lasting[queue]) is not None:
-            draft.skip(link.name, queue, "threaded=off", "left-alone", why)
+        if mode == OFF and (lasts := lasting[queue]) is not None:
+            draft.skip(link.name, queue, "threaded=off", "left-alone", lasts)
             continue
         draft.want(Target(link.name, queue, THREADED), mode, reason)
         done[queue] = mode
