@@ -22,11 +22,11 @@ Outcome = dict[str, Any]
 
 def stress(
     vm: Guest, script: str, wanted: int, disturbances: int, seconds: int,
-    kind: str = "virtio", beside: tuple[str, ...] = (),
+    kind: str = "virtio", beside: tuple[str, ...] = (), rate: int = RATE,
 ) -> Outcome:  # fmt: skip
     """What the script printed of so much of what it counts, its seed included.
 
-    beside: what it needs from guest/ in addition to STRESS.
+    beside: what it needs from guest/ in addition to STRESS. rate: of the flood, packets a second.
     """
     for name in (*STRESS, *beside, script):
         vm.put(SCRIPTS / name, f"/root/{name}")
@@ -35,7 +35,7 @@ def stress(
     words = [vm.nic_of(kind), *(str(number) for number in (wanted, disturbances, seconds, seed))]
     # By files: a process that is stuck in the kernel for good would hold a pipe open.
     command = f"python3 /root/{script} {shlex.join(words)} > {OUTCOME} 2> {ERRORS}"
-    with flooded(vm, kind, RATE, milliseconds=(seconds + 600) * 1000):
+    with flooded(vm, kind, rate, milliseconds=(seconds + 600) * 1000):
         vm.run(["sh", "-c", f"{command} || {{ cat {ERRORS} >&2; exit 1; }}"], timeout=seconds + 600)
     outcome: Outcome = json.loads(vm.read(OUTCOME))
     print(json.dumps({"seed": seed, **outcome}, indent=1))
