@@ -232,6 +232,7 @@ def _undo(
 def _put_all_back(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
     """Return one line for each setting that is not back, such as one whose device is down."""
     _, failed = put_back(kernel, undo)
+    if failed:
+        return failed
     now = View.of(kernel.observe(None, {target.item for target in undo} | CHEAP_ITEMS))
-    left = missing(now, undo)
-    return failed or [f"{target}: {why}" for target, why in left.items()]
+    return [f"{target}: {why}" for target, why in missing(now, undo).items()]

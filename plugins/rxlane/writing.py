@@ -259,8 +259,8 @@ def _put_back(
     written, failed = 0, []
     devices = {t.device for t in values}
     for targets in phases(values):
-        due = [(t, values[t]) for t in targets if view.read(t) is not None]
-        due = [(t, v) for t, v in due if not view.holds(t, v)]
+        present = (t for t in targets if view.read(t) is not None)
+        due = [(t, values[t]) for t in present if not view.holds(t, values[t])]
         outcome = write(kernel, view, due, go_on=True)
         written += outcome.written
         failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
