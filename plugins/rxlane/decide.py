@@ -62,32 +62,36 @@ def decide(
     when the plan is written, unless it wants another.
     """
     present = View.of(snapshot) if view is None else view
+    devices = assigned(snapshot, policy.sections)
+    future = hardware.foresee(snapshot, hardware.counts(devices))
+    planned = present if future is snapshot else View.of(future)
+    others = neighbours.find(planned, neighbours.of_plan(future, policy), returning)
     try:
-        return _decide(snapshot, policy, present, returning, apart=True)
+        return _decide(planned, present, policy, others, met=others)
     except RxlaneError as refusal:
         # Making way for other devices may be what is refused, not staying where one is.
         with contextlib.suppress(RxlaneError):
-            return _decide(snapshot, policy, present, returning, apart=False)
+            if others:
+                return _decide(planned, present, policy, others, met=())
         raise refusal
 
 
 def _decide(
-    snapshot: Snapshot,
-    policy: Policy,
+    view: View,
     present: View,
-    returning: Mapping[Target, Value],
-    apart: bool,
+    policy: Policy,
+    others: tuple[Chosen, ...],
+    met: tuple[Chosen, ...],
 ) -> Plan:
-    """decide(). apart: away from threads of devices outside of the plan."""
+    """decide(). view: the host as it will be with its channels. met: of the others, threads of
+    devices outside of the plan, those that it keeps away from.
+    """
+    snapshot, future = present.snapshot, view.snapshot
     devices = assigned(snapshot, policy.sections)
-    future = hardware.foresee(snapshot, hardware.counts(devices))
-    view = present if future is snapshot else View.of(future)
     draft = Draft(view, Index.of(future), present)
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
-    others = neighbours.find(draft, neighbours.of_plan(future, policy), returning)
-    met = others if apart else ()
     begin = partial(_placer, starts(link for _, link in placed), met)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)

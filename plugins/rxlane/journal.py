@@ -71,10 +71,10 @@ class Claims:
 class GivenUp:
     """The last layout that was given up while others may keep it: rolled back, or not confirmed.
 
-    number: counts them. devices: indexes, None for all.
+    at: nanoseconds of CLOCK_REALTIME, no two alike. devices: indexes, None for all.
     """
 
-    number: int
+    at: int
     devices: tuple[int, ...] | None
     format: int = FORMAT
 

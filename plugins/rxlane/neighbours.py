@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from rxlane import cpulist
-from rxlane.draft import Draft, assigned
+from rxlane.draft import assigned
 from rxlane.items import CPUS, OFF, SCHED, THREADED, Value
 from rxlane.model import Lane, Snapshot
 from rxlane.plan import WHOLE, Target
 from rxlane.sections import Policy, Section
+from rxlane.settings import View
 from rxlane.wanted import Chosen, Wanted
 
 SHOWN = 3  # devices named in a message
@@ -28,15 +29,15 @@ def of_plan(snapshot: Snapshot, policy: Policy) -> set[str]:
 
 
 def find(
-    draft: Draft, inside: Collection[str], returning: Mapping[Target, Value]
+    view: View, inside: Collection[str], returning: Mapping[Target, Value]
 ) -> tuple[Chosen, ...]:
     """Return the threads of all devices but those inside that poll, with their online CPUs.
 
     returning: settings that go back to these values when the plan is written.
     """
-    online = set(draft.view.snapshot.topology.online)
+    online = set(view.snapshot.topology.online)
     found = []
-    for lane in draft.view.lanes.values():
+    for lane in view.lanes.values():
         thread = lane.thread
         if lane.device in inside or thread is None or lane.shared_with is not None:
             continue
@@ -47,7 +48,7 @@ def find(
         cpus = _back(lane, CPUS, returning)
         numbers = thread.cpus if cpus is None else cpulist.parse(str(cpus))
         like = Section(name="", sched=sched)
-        one = Wanted(like, draft.view.links[lane.device], lane, str(mode))
+        one = Wanted(like, view.links[lane.device], lane, str(mode))
         found.append((one, tuple(n for n in numbers if n in online)))
     return tuple(found)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Container
 from dataclasses import dataclass, replace
 
@@ -118,7 +119,5 @@ def _give_up(store: Store, devices: Container[str] | None, now: Snapshot) -> Non
     Without a word to them the originals come back all the same, on a full disk for example.
     """
     with contextlib.suppress(RxlaneError):
-        found = store.given_up.load()
-        number = 1 if found is None else found.number + 1
         indexes = tuple(li.ifindex for li in now.links if devices is None or li.name in devices)
-        store.given_up.save(GivenUp(number, None if devices is None else indexes))
+        store.given_up.save(GivenUp(time.time_ns(), None if devices is None else indexes))

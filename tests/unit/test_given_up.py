@@ -243,3 +243,14 @@ def test_pollers_that_go_back_with_the_plan_do_not_count(store: Store) -> None:
     for name in ("eth0", "eth1"):
         apply(host, store, Policy((parse_section("napi", (name,), poll),)))
     assert [napi.threaded for link in host.links.values() for napi in link.napis] == [0, 0, 2, 0]
+
+
+def test_a_damaged_word_to_keepers_is_replaced(store: Store) -> None:
+    host = SimHost(simhost.whole(simhost.snapshot()))
+    apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "on"}))
+    word = store.given_up.path
+    word.write_text("{")
+    with pytest.raises(RxlaneError, match="given-up.json"):
+        store.given_up.load()
+    rollback(host, store, for_good=True)
+    assert store.given_up.load() is not None
