@@ -73,6 +73,7 @@ class Interrupts:
         self.kinds = [kind for kind, path in self._files().items() if switchable(path)]
         # Whoever has one is the only one to switch this interrupt.
         self.locks: dict[str, Lock] = {kind: mp.Lock() for kind in self.kinds}
+        self.known: dict[str, Path] = {}
 
     def _files(self) -> dict[str, Path]:
         found = {}
@@ -87,10 +88,13 @@ class Interrupts:
         return found
 
     def file(self, kind: str) -> Path:
-        try:
-            return self._files()[kind]
-        except KeyError as error:
-            raise Gone(kind) from error
+        # It names number and action, so as long as it stands it is that of this kind. To look for
+        # it anew takes an emulated guest longer than the switch.
+        if kind not in self.known or not self.known[kind].exists():
+            self.known = self._files()
+        if kind not in self.known:
+            raise Gone(kind)
+        return self.known[kind]
 
     def thread(self, kind: str) -> int:
         """The process ID of its thread."""

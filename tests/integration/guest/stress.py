@@ -32,6 +32,8 @@ TELL_S = 60.0
 AHEAD = 0.02
 # The longest pause of a disturber, in seconds, and after how many failures its pauses grow no more.
 PAUSE_S, LATE = 5.0, 5
+# How often, and with which pauses in seconds, packets are looked for.
+ATTEMPTS, LOOK_S = 80, 0.005
 
 
 class Gone(Exception):
@@ -109,15 +111,15 @@ class Arrivals:
         self.seen = 0
 
     def enough(self) -> bool:
-        """Waits a moment for them."""
-        for _attempt in range(200):
+        """Waits a moment for them, without taking the CPU from who receives them."""
+        for _attempt in range(ATTEMPTS):
             now = self.nic.received()
             if now < self.seen:
                 self.seen = 0  # bound anew: it counts from the start
             if now - self.seen >= self.packets:
                 self.seen = now
                 return True
-            time.sleep(0.002)
+            time.sleep(LOOK_S)
         return False
 
 
