@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make check-debug`: helper threads come and go under flood while everything else happens.
 
-guest/rx_stress.py does it and says what counts. With everything that finds faults in a kernel,
-nothing may get stuck, no queue fall quiet, no thread or memory be left and no splat come.
+guest/rx_stress.py does it and says what counts; guest/rx_unload.py has the driver go, which is a
+module there. With everything that finds faults in a kernel, nothing may get stuck, no queue fall
+quiet, no thread or memory be left and no splat come.
 """
+
+import time
 
 import pytest
 from stressing import stress
@@ -17,8 +20,24 @@ SCRIPT, BESIDE = "rx_stress.py", ("napi_stress.py",)
 RESIZES, DISTURBANCES = 2000, 200
 DISTURBERS = ("link", "bind", "namespace", "hotplug", "rps", "threaded", "scheduling", "read")
 QUEUES = 2
+# Of a driver whose NIC has one queue.
+UNLOAD, REMOVALS, LESS = "rx_unload.py", 200, 50
+CALM = ("link", "hotplug", "scheduling", "read")
 # Seconds that an emulated debug kernel may take.
 LIMIT_S = 3600
+# Packets a second that a NIC without MSI takes in.
+UNLOAD_RATE = 5_000
+# kmemleak does not report what is younger.
+LEAK_AGE_S = 6
+
+
+def look_for_leaks(vm: Guest) -> None:
+    """Has the kernel say what nobody refers to: twice, since what is just being freed looks so."""
+    for _ in range(2):
+        time.sleep(LEAK_AGE_S)
+        vm.put(b"scan", "/sys/kernel/debug/kmemleak")
+    told = vm.read("/sys/kernel/debug/kmemleak").decode()
+    assert told == "", told
 
 
 @pytest.mark.parametrize("base", ["6.12", "7.2"])
@@ -26,8 +45,26 @@ def test_helper_threads_come_and_go(base: str) -> None:
     spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048)
     with Guest(build(base, "debug", patched=True), spec) as vm:
         outcome = stress(vm, SCRIPT, RESIZES, DISTURBANCES, LIMIT_S, beside=BESIDE)
+        look_for_leaks(vm)
         vm.check_splats()
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == []
     assert counts["resizes"] >= RESIZES
     assert min(counts[role] for role in DISTURBERS) >= DISTURBANCES
+
+
+@pytest.mark.parametrize("base", ["6.12", "7.2"])
+def test_the_driver_is_removed(base: str) -> None:
+    kernel = build(base, "debug", patched=True)
+    with Guest(kernel, GuestSpec(cpus=2, queues=2, memory_mb=2048, e1000=True)) as vm:
+        vm.put(kernel.module("e1000"), "/root/driver.ko")
+        vm.run(["insmod", "/root/driver.ko"])
+        outcome = stress(
+            vm, UNLOAD, REMOVALS, LESS, LIMIT_S, "e1000", beside=(SCRIPT, *BESIDE), rate=UNLOAD_RATE
+        )
+        look_for_leaks(vm)
+        vm.check_splats()
+    counts = outcome["counts"]
+    assert outcome["stuck"] == {} and outcome["faults"] == []
+    assert counts["removals"] >= REMOVALS
+    assert min(counts[role] for role in CALM) >= LESS

@@ -47,6 +47,10 @@ class KernelImage:
     initrd: Path | None = None
     root_package: str | None = None
 
+    def module(self, name: str) -> Path:
+        """One of the flavour's few modules: insmod takes it, the guest's root does not know it."""
+        return self.bzimage.parent / f"{name}.ko"
+
     @property
     def name(self) -> str:
         return f"{self.release} ({self.flavour}, {'patched' if self.patched else 'stock'})"
@@ -138,6 +142,12 @@ class Edit:
         path.write_text(text.replace(self.old, self.new))
 
 
+def targets(tree: Path) -> list[str]:
+    """What make is to build of a configured tree."""
+    options = wanted_options((tree / ".config").read_text())
+    return ["bzImage", *(["modules"] if options.get("CONFIG_MODULES") == "y" else [])]
+
+
 def compile_kernel(
     base: Base, version: str, flavour: str, patched: bool, edits: tuple[Edit, ...], out: Path
 ) -> None:
@@ -152,8 +162,9 @@ def compile_kernel(
         jobs = f"-j{os.cpu_count() or 2}"
         env = build_environment()
         with step(f"building kernel {label} ({jobs}; the first build takes minutes)"):
-            tool(["make", jobs, *compiler(), "bzImage"], cwd=tree, env=env, log=log)
-        shutil.copy(tree / "arch/x86/boot/bzImage", out / "bzImage")
+            tool(["make", jobs, *compiler(), *targets(tree)], cwd=tree, env=env, log=log)
+        for made in (tree / "arch/x86/boot/bzImage", *tree.rglob("*.ko")):
+            shutil.copy(made, out)
         shutil.copy(tree / ".config", out / "config")
         release = (tree / "include/config/kernel.release").read_text()
         (out / "release").write_text(release)

@@ -42,6 +42,7 @@ NICS = {
     "e1000e": ("52:54:00:77:01:02", "10.77.1.2/24"),
     "vmxnet3": ("52:54:00:77:02:02", "10.77.2.2/24"),
     "igb": ("52:54:00:77:03:02", "10.77.3.2/24"),
+    "e1000": ("52:54:00:77:04:02", "10.77.4.2/24"),
 }
 # Never ready in a guest without the outside, or work that only takes the test's time.
 MASKED = (

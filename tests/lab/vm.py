@@ -78,6 +78,8 @@ class GuestSpec:
     e1000e: bool = False
     vmxnet3: bool = False
     igb: bool = False
+    # Its driver is a module of the debug flavour.
+    e1000: bool = False
     # virtio_net hashes flows by a key and a table of its own.
     rss: bool = False
     # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
@@ -90,7 +92,7 @@ class GuestSpec:
     share: list[Path] = field(default_factory=list)
 
     def nics(self) -> list[tuple[str, int]]:
-        extra = ("e1000e", "vmxnet3", "igb")
+        extra = ("e1000e", "vmxnet3", "igb", "e1000")
         return [("virtio", self.queues), *((n, 1) for n in extra if getattr(self, n))]
 
     def devices(self) -> list[str]:

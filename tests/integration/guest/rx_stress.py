@@ -144,13 +144,13 @@ DISTURBERS: dict[str, Disturber] = {
 }
 
 
-def wrong(nic: Nic, count: int) -> Iterator[str]:
-    """What is wrong with so many threads once it is calm."""
+def wrong(nic: Nic, count: int, queues: int) -> Iterator[str]:
+    """What is wrong with so many threads, on a device of so many queues, once it is calm."""
     (folder(nic) / "rx_threads").write_text(str(count))
     names = sorted(tasks_named("rx"))
     if names != [f"rx{number}/{nic.name()}"[:15] for number in range(count)]:
         yield f"{count} threads: there are {names}"
-    if quiet := quiet_queues(nic, range(QUEUES), PACKETS, QUIET_S):
+    if quiet := quiet_queues(nic, range(queues), PACKETS, QUIET_S):
         yield f"{count} threads: quiet queues {quiet}"
     first, end = passed_on(nic), time.monotonic() + QUIET_S
     while count and passed_on(nic) - first < PACKETS:
@@ -165,7 +165,7 @@ def afterwards(nic: Nic) -> list[str]:
     # A role that was ended in the middle may have left it on.
     (folder(nic) / "rx_threads").write_text("0")
     (folder(nic) / "queues/rx-0/rps_cpus").write_text("0")
-    return [fault for count in (*SIZES, 0) for fault in wrong(nic, count)]
+    return [fault for count in (*SIZES, 0) for fault in wrong(nic, count, QUEUES)]
 
 
 def main() -> None:
