@@ -2,10 +2,11 @@
 """`make bench`: measures the tables, prints them, and writes JSON and plots to build/bench/.
 
     run.py [--table 000] [--table 001] [--table 002] [--table 004] [--table goodput] [--table third]
-           [--table scheduling] [--table 003] [--table bases] [--quick] [--rounds N] [--kernel ours]
+           [--table scheduling] [--table scaling] [--table 003] [--table bases]
+           [--quick] [--rounds N] [--kernel ours]
 
-The tables of seeds 000 and 001 share a guest of one CPU; 002, 004 and the latency tables boot
-guests of their own.
+The tables of seeds 000 and 001 share a guest of one CPU; 002, scaling, 004 and the latency tables
+boot guests of their own.
 
 Exit code: 0 every checked row holds; 1 a row does not; 2 bad words on the command line; 3 the
 guest was lost or a table could not be measured, which says nothing about the rows.
@@ -16,13 +17,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from bench import (
     goodput,
     latency,
     plots,
+    scaling,
     scheduling,
     seed000,
     seed001,
@@ -122,7 +125,7 @@ def table_scheduling(bench: Bench, args: argparse.Namespace, report: Report) -> 
 
 FLOODS = {"000": table_000, "001": table_001, "goodput": table_goodput, "third": table_third,
           "scheduling": table_scheduling}  # fmt: skip
-TABLES = (*FLOODS, "002", "003", "004", "bases")
+TABLES = (*FLOODS, "002", "scaling", "003", "004", "bases")
 FLOOD_ROUNDS, QUICK_ROUNDS = 5, 3
 
 
@@ -159,16 +162,29 @@ def run_floods(kernel: KernelImage, args: argparse.Namespace, report: Report) ->
         run_floods(kernel, args, report)
 
 
-def table_002(kernel: KernelImage, args: argparse.Namespace, rounds: int, report: Report) -> None:
+@contextmanager
+def router(
+    kernel: KernelImage, table: str, report: Report, counted: bool = False
+) -> Iterator[Bench | None]:
+    """A guest of two NICs of one queue; None, with the skip told, where it has no rx_threads."""
     spec = GuestSpec(
-        cpus=seed002.CPUS, memory_mb=1024, queues=1, e1000e=True, extra_cmdline=CMDLINE
-    )
+        cpus=seed002.CPUS, memory_mb=1024, queues=1, e1000e=True, extra_cmdline=CMDLINE,
+        counted=counted,
+    )  # fmt: skip
     with Guest(kernel, spec) as guest:
         if guest.run(["cat", f"/sys/class/net/{guest.nic}/rx_threads"], check=False).rc:
-            report.skipped.append("002: the kernel has no rx_threads")
+            report.skipped.append(f"{table}: the kernel has no rx_threads")
+            yield None
+        else:
+            yield Bench(guest)
+            guest.check_splats()
+
+
+def table_002(kernel: KernelImage, args: argparse.Namespace, rounds: int, report: Report) -> None:
+    with router(kernel, "002", report) as bench:
+        if bench is None:
             return
-        rows = seed002.measure(Bench(guest), args.quick, rounds, say)
-        guest.check_splats()
+        rows = seed002.measure(bench, args.quick, rounds, say)
     show(
         "Seed 002, a router of one NIC queue: median (lowest..highest run)",
         tables.forwarding_table(rows),
@@ -176,6 +192,20 @@ def table_002(kernel: KernelImage, args: argparse.Namespace, rounds: int, report
     print(f"The seed's own:\n{seed002.SEED.read_text()}")
     report.results["002"] = tables.plain(rows)
     report.missed += [line for row in rows for line in row.missed]
+
+
+def table_scaling(
+    kernel: KernelImage, args: argparse.Namespace, rounds: int, report: Report
+) -> None:
+    with router(kernel, "scaling", report, counted=True) as bench:
+        if bench is None:
+            return
+        rows = scaling.measure(bench, args.quick, rounds, say)
+    show(
+        "Seed 002, instructions for a forwarded packet: median (lowest..highest run)",
+        tables.scaling_table(rows),
+    )
+    report.results["scaling"] = tables.plain(rows)
 
 
 def table_004(kernel: KernelImage, rounds: int, report: Report) -> None:
@@ -204,6 +234,8 @@ def run_tables(args: argparse.Namespace) -> Report:
         run_floods(kernel, args, report)
     if "002" in args.table:
         table_002(kernel, args, rounds, report)
+    if "scaling" in args.table:
+        table_scaling(kernel, args, rounds, report)
     if "004" in args.table:
         table_004(kernel, rounds, report)
     if "003" in args.table:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench import seed001, seed004
+from bench import scaling, seed001, seed004
 from bench.goodput import Curve
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
@@ -87,6 +87,26 @@ def forwarding_table(rows: Sequence[Row]) -> str:
                 f"{row.ipis.median:.1f} ({row.ipis.low:.1f}..{row.ipis.high:.1f})",
                 f"{row.batch.median:.1f}" if row.way.name == "rx" else "",
                 f"{row.wake.median:.0f}" if row.way.name == "rx" else "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def scaling_table(rows: Sequence[scaling.Row]) -> str:
+    head = ("direction, load, way", "instructions of the busiest CPU", "of all", "scales")
+
+    def whole(value: Summary) -> str:
+        return f"{value.median:.0f} ({value.low:.0f}..{value.high:.0f})"
+
+    return text_table(
+        head,
+        [
+            (
+                f"{row.direction}, {row.load}, {row.way.label}",
+                whole(row.busiest),
+                whole(row.every),
+                f"×{row.scales:.2f}",
             )
             for row in rows
         ],

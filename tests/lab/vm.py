@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lab import accel, qemu
+from lab import accel, counted, qemu
 from lab.cache import digest
 from lab.kernel import KernelImage
 from lab.net import Network
@@ -84,6 +84,8 @@ class GuestSpec:
     rss: bool = False
     # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
     icount: bool = False
+    # Instructions are counted by CPU, see Guest.instructions(): emulated, and slower by it.
+    counted: bool = False
     # A PCI Express port of the id SLOT, into which qmp() plugs devices.
     slot: bool = False
     # The Debian that runs on a kernel of ours.
@@ -105,7 +107,7 @@ class Guest:
 
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
         self.kernel, self.spec = kernel, spec
-        self.accel = "tcg" if spec.icount else accel.choose(kernel.bzimage)
+        self.accel = "tcg" if spec.icount or spec.counted else accel.choose(kernel.bzimage)
         self._program = qemu.having(spec.devices())
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
@@ -279,6 +281,10 @@ class Guest:
         said: dict[str, Any] = json.loads(line)
         return said
 
+    def instructions(self) -> list[int]:
+        """Executed by each CPU of a guest whose spec is ``counted``, since it was started."""
+        return counted.read(self.folder, self.spec.cpus)
+
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
@@ -402,6 +408,8 @@ class Guest:
             argv += ["-initrd", str(self.kernel.initrd)]
         if spec.icount:
             argv += ["-icount", "shift=0,sleep=off"]
+        if spec.counted:
+            argv += counted.arguments(self._program, self.folder)
         if spec.share:
             image = share_image(spec.share, self.folder)
             argv += self._disk("share", image, "readonly=on")
