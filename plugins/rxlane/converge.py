@@ -90,7 +90,11 @@ class Converger:
         self._events: list[Event] = []
         self._first = 0.0
         self._due: float | None = None
+        # When what the last look left is due: a retry, or the turn of what was held.
+        self._waiting: float | None = None
         self._failures = 0
+        # After a look that wrote in vain: not before this time, whatever is announced.
+        self._earliest = 0.0
         self._said = ""
         # Of the look under way: what it writes, and what it leaves for how many seconds.
         self._changes: dict[Target, Change] = {}
@@ -108,8 +112,10 @@ class Converger:
         if self._due is None or not self._events:
             self._first = now
         self._events += [event for event in dict.fromkeys(new) if event not in self._events]
-        self._failures = 0
-        self._due = min(now + SETTLE, self._first + SETTLE_MOST)
+        if not self._earliest:
+            self._failures = 0
+        # What such a look wrote, and what undid it, is announced as well.
+        self._due = max(min(now + SETTLE, self._first + SETTLE_MOST), self._earliest)
 
     def anew(self) -> None:
         """Something else is wanted from this look on: nobody fought over that yet."""
@@ -136,6 +142,7 @@ class Converger:
         still = [e for e in self._events if e.ifindex is None or is_up(e.ifindex)]
         if self._events and not still:
             self._events = []
+            self._due = self._waiting
             return True
         self._events = still
         self._changes, self._held = {}, {}
@@ -143,11 +150,13 @@ class Converger:
             done = self._replan(self._choose)
         except (RxlaneError, OSError) as error:
             self._failed(error)
+            self._waiting = self._due
             return True
         if done is None:
             self._log("info", "the layout was rolled back: it is kept no longer")
             return False
         self._succeeded(done)
+        self._waiting = self._due
         return True
 
     def _choose(self, plan: Plan) -> Plan:
@@ -176,6 +185,8 @@ class Converger:
         if text != self._said and not leaving:
             self._log("error", text)
             self._said = text
+        if self._changes and not kind.refused:
+            self._earliest = self._clock() + RETRIES[min(self._failures, len(RETRIES) - 1)]
         if self._failures < len(RETRIES) and (not kind.refused or kind is Kind.NO_DEVICE):
             self._due = self._clock() + RETRIES[self._failures]
             self._failures += 1
@@ -200,6 +211,7 @@ class Converger:
         if lines:
             self._log("warning" if self._held else "info", "; ".join(lines))
         self._failures = 0
+        self._earliest = 0.0
         self._events = []
 
     def _causes(self) -> str:

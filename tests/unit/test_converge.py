@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -264,8 +265,43 @@ def test_failures_are_tried_again_and_said_once(bench: Bench) -> None:
     assert waits == pytest.approx(list(RETRIES))
     assert len(bench.log) == 1 and "not now" in bench.log[0][1]
     bench.host.on_write = None
+    bench.happens(UP, after=RETRIES[-1])
+    assert bench.host.links["eth0"].napis[1].threaded == 1
+
+
+def test_what_is_written_in_vain_does_not_wake_itself(bench: Bench) -> None:
+    """What was written and what undid it are announced, and are no reason to try at once."""
+    looks: dict[float, None] = {}
+
+    def fail() -> None:
+        looks[bench.clock.now] = None
+        raise RxlaneError(Kind.KERNEL, "not now")
+
+    lose(bench.host)
+    bench.host.on_write = fail
+    end = bench.clock.now + 100
+    while bench.clock.now < end:
+        bench.happens(FEATURES)
+    gaps = [late - early for early, late in itertools.pairwise(looks)]
+    assert gaps == pytest.approx(list(RETRIES), abs=2 * SETTLE)
+    bench.host.on_write = None
+    bench.happens(FEATURES, after=RETRIES[-1])
+    lose(bench.host)
     bench.happens(UP)
     assert bench.host.links["eth0"].napis[1].threaded == 1
+
+
+def test_what_waits_survives_news_of_a_link_that_is_down(bench: Bench) -> None:
+    for _ in range(2):
+        bench.host.write_napi(8194, {"defer-hard-irqs": 7})
+        bench.happens(FEATURES)
+    wait = bench.converger.timeout()
+    bench.converger.notice([Event("appeared", "eth1", 3)])
+    bench.clock.now += SETTLE
+    assert bench.converger.run(lambda index: index == 2)
+    assert bench.converger.timeout() == pytest.approx((wait or 0) - SETTLE)
+    bench.happens(after=wait or 0)
+    assert bench.host.links["eth0"].napis[1].defer_hard_irqs == 100
 
 
 def test_a_device_that_has_just_gone_is_no_error(bench: Bench) -> None:
