@@ -158,8 +158,10 @@ def _apply(args: argparse.Namespace) -> int:
     )
     _need_root()
     confirm.refuse_second(kernel, store)
-    pending = None if args.confirm is None else _arm(args, snapshot, links, policy)
+    pending = None
     try:
+        if args.confirm is not None:
+            pending = _arm(args, snapshot, links, policy)
         done = apply(kernel, store, policy, [li.name for li in links] or None)
     except (RxlaneError, OSError, KeyboardInterrupt) as error:
         # With an undo that failed the guard stays: it tries again.
@@ -185,12 +187,14 @@ def _arm(
     from rxlane.decide import decide
     from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.plan import HOST, HOST_INDEX
     from rxlane.sysfs import Sysfs
 
     plan = decide(snapshot, policy)  # what is refused needs no guard
     # Taps are laid out with the devices that are named.
     names = {link.name for link in links} | {change.target.device for change in plan.changes}
-    scope = [link.ifindex for link in snapshot.links if link.name in names] if links else None
+    called = {HOST: HOST_INDEX} | {link.name: link.ifindex for link in snapshot.links}
+    scope = [index for name, index in called.items() if name in names] if links else None
     login = session.current(Sysfs())
     return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start)
 

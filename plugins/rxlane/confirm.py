@@ -16,7 +16,7 @@ from dataclasses import replace
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
 from rxlane.kernel import Kernel
-from rxlane.plan import HOST
+from rxlane.plan import HOST, HOST_INDEX
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, not_newer, start_of
 from rxlane.sysfs import Sysfs
@@ -45,7 +45,12 @@ def waiting(kernel: Kernel, store: Store) -> Pending | None:
 def refuse_second(kernel: Kernel, store: Store) -> None:
     """Raise REFUSED while an apply waits: nobody could say what would come back of two."""
     with store.lock():
-        pending = waiting(kernel, store)
+        _refuse_second(kernel, store)
+
+
+def _refuse_second(kernel: Kernel, store: Store) -> None:
+    """refuse_second() for a caller who holds the lock."""
+    pending = waiting(kernel, store)
     if pending is not None:
         left = max(0, pending.deadline - boottime()) // 10**9
         problem = f"an earlier apply waits to be confirmed, {left} s are left"
@@ -63,8 +68,9 @@ def arm(
 ) -> Pending:
     """Return once a guard waits, so that from here on the originals are sure to come back.
 
-    devices: indexes, None for all. start: starts the guard for a token. Raises KERNEL, with
-    nothing left behind, when it does not get ready, and REFUSED where it could not see the devices.
+    devices: indexes, HOST_INDEX for the host, None for all. start: starts the guard for a token.
+    Raises KERNEL, with nothing left behind, when it does not get ready, and REFUSED where it could
+    not see the devices or an earlier apply waits.
     """
     if kernel.netns() != kernel.netns("1"):
         problem = "--confirm works in the network namespace of PID 1 only, where its service runs"
@@ -72,12 +78,14 @@ def arm(
     scope = None if devices is None else tuple(sorted(devices))
     deadline = boottime() + seconds * 10**9
     pending = Pending(kernel.boot_id(), os.urandom(8).hex(), deadline, scope, login)
-    with store.lock():
-        store.pending.save(pending)
     try:
+        with store.lock():
+            # Whoever asked before the plan was made may have been overtaken since.
+            _refuse_second(kernel, store)
+            store.pending.save(pending)
         start(store, pending.token)
         return _ready(store, pending)
-    except (RxlaneError, OSError):
+    except (RxlaneError, OSError, KeyboardInterrupt):
         disarm(store, pending)
         raise
 
@@ -175,11 +183,12 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
 
 
 def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
-    """Return what the devices are called now, with the settings of the host."""
+    """Return what the devices are called now, HOST for the host's settings."""
     if pending.devices is None:
         return None
     links = kernel.observe(None, ()).links
-    return {HOST, *(link.name for link in links if link.ifindex in pending.devices)}
+    called = {link.ifindex: link.name for link in links} | {HOST_INDEX: HOST}
+    return {called[index] for index in pending.devices if index in called}
 
 
 def register(store: Store, token: str, guard: Guard | None, failure: str = "") -> Pending | None:

@@ -44,7 +44,8 @@ class Pending:
     """An apply that is undone unless it is confirmed.
 
     deadline: nanoseconds of CLOCK_BOOTTIME. devices: indexes of the devices whose originals come
-    back, None for all. guard is None until it is ready, failure says why it never will be.
+    back, HOST_INDEX for the host's, None for all. guard is None until it is ready, failure says why
+    it never will be.
     """
 
     boot_id: str

@@ -26,6 +26,7 @@ from rxlane.stored import FORMAT, LATER
 
 WHOLE = -1
 HOST = ""  # no device has an empty name
+HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers devices from 1
 
 TUNED = "tuned"  # an owner of a journal
 

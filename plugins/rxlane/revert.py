@@ -23,6 +23,7 @@ from rxlane.items import (
 from rxlane.model import Link, Snapshot
 from rxlane.plan import (
     HOST,
+    HOST_INDEX,
     WHOLE,
     Change,
     Entry,
@@ -38,7 +39,6 @@ from rxlane.plan import (
 from rxlane.settings import View
 
 REASON = "original value"
-HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers devices from 1
 
 
 def revert(plan: Plan, before: Snapshot) -> Plan:

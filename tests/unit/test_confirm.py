@@ -17,7 +17,8 @@ from rxlane import confirm, guard
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
-from rxlane.policy import parse_section
+from rxlane.plan import HOST_INDEX
+from rxlane.policy import parse_mixed, parse_section
 from rxlane.rollback import rollback
 from rxlane.session import Login, current, not_newer, start_of
 from rxlane.sysfs import Sysfs
@@ -27,6 +28,7 @@ from unit.test_apply import FULL, policy
 
 OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
 NEW = Login(audit=6, newest=6, sid=200, tty=34817, started=2000, at=2100)
+TWO = simhost.link("eth1", ifindex=3, base=9000)
 SELF = Guard(os.getpid(), 1)  # started never fits, so that nobody is signalled
 
 
@@ -155,8 +157,7 @@ def test_killed_at_every_write_the_originals_come_back(tmp_path: Path) -> None:
 
 def test_only_the_devices_of_that_apply(store: Store) -> None:
     """Also under another name; what was confirmed of other devices stays."""
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    host = SimHost(simhost.snapshot(simhost.link(), two))
+    host = SimHost(simhost.snapshot(simhost.link(), TWO))
     apply(host, store, policy("eth0", threaded="on"), ["eth0"])
     pending = arm(host, store, [3])
     apply(host, store, policy("eth1", threaded="on"), ["eth1"])
@@ -164,6 +165,40 @@ def test_only_the_devices_of_that_apply(store: Store) -> None:
     confirm.expire(host, store, pending)
     assert all(n.threaded == 0 for n in host.links["lan1"].napis)
     assert all(n.threaded == 1 for n in host.links["eth0"].napis)
+
+
+def test_settings_of_the_host_come_back_with_the_apply_that_wrote_them(store: Store) -> None:
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), TWO)))
+    backlog = host.sysctls["net.core.netdev_max_backlog"]
+    apply(host, store, parse_mixed("cli", ("eth0",), {"netdev_max_backlog": "5000"}), {"eth0"})
+    pending = arm(host, store, [3])
+    apply(host, store, policy("eth1", threaded="on"), {"eth1"})
+    confirm.expire(host, store, pending)
+    assert host.sysctls["net.core.netdev_max_backlog"] == 5000
+    confirm.expire(host, store, arm(host, store, [HOST_INDEX]))
+    assert host.sysctls["net.core.netdev_max_backlog"] == backlog
+
+
+def test_of_two_at_once_one_is_refused(host: SimHost, store: Store) -> None:
+    """Both asked before either waited."""
+    confirm.refuse_second(host, store)
+    first = arm(host, store)
+    with pytest.raises(RxlaneError, match="an earlier apply waits"):
+        arm(host, store)
+    assert store.pending.load() == first
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_interrupted_while_the_guard_starts(
+    host: SimHost, store: Store, started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(confirm, "_ready", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        confirm.arm(host, store, OLD, 60, None, ready if started else interrupt)
+    assert store.pending.load() is None
 
 
 def test_too_late(host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
