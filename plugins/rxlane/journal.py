@@ -15,7 +15,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,15 +69,26 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """The last layout that was given up while others may keep it: rolled back, or not confirmed.
+class Word:
+    """That a device's layout was given up. index: None for all. at: ns, no two of one alike."""
 
-    at: nanoseconds of CLOCK_REALTIME, no two alike. devices: indexes, None for all.
+    index: int | None
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Layouts that were given up while others may keep them: rolled back, or not confirmed.
+
+    The last word of each device, so that one which comes soon after another takes nothing from it.
     """
 
-    at: int
-    devices: tuple[int, ...] | None
+    words: tuple[Word, ...] = ()
     format: int = FORMAT
+
+    def with_words(self, indexes: Iterable[int | None], at: int) -> GivenUp:
+        new = {index: Word(index, at) for index in indexes}
+        return GivenUp((*(word for word in self.words if word.index not in new), *new.values()))
 
 
 class _Versioned(Protocol):

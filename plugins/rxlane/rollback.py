@@ -118,6 +118,13 @@ def _give_up(store: Store, devices: Container[str] | None, now: Snapshot) -> Non
 
     Without a word to them the originals come back all the same, on a full disk for example.
     """
+    present = {link.ifindex: link.name for link in now.links}
+    before = GivenUp()
+    with contextlib.suppress(RxlaneError):  # one that is damaged tells nobody anything
+        before = store.given_up.load() or before
+    known = GivenUp(tuple(w for w in before.words if w.index is None or w.index in present))
+    named: list[int | None] = [None]
+    if devices is not None:
+        named = [index for index, name in present.items() if name in devices]
     with contextlib.suppress(RxlaneError):
-        indexes = tuple(li.ifindex for li in now.links if devices is None or li.name in devices)
-        store.given_up.save(GivenUp(time.time_ns(), None if devices is None else indexes))
+        store.given_up.save(known.with_words(named, time.time_ns()))

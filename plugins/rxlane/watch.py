@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Converger, Follower, Log, keep
 from rxlane.events import APPLIED, Event, Sources
-from rxlane.journal import Store
+from rxlane.journal import Store, Word
 from rxlane.kernel import Kernel
 from rxlane.plan import Plan
 from rxlane.sections import Policy
@@ -39,9 +39,12 @@ class Kept:
         self._follower = Follower(names, present)
         self._sysfs = Sysfs()
         self._hardware = {name for name in names if self._is_hardware(name)}
-        # Without a journal everything was as wanted, or nothing has been applied yet.
-        self._journaled = store.path.exists()
-        self._given_up = store.given_up.load()
+        # Which journal was read last, and whether it holds originals of what is kept: without,
+        # everything was as wanted, or nothing has been applied yet.
+        self._read: tuple[int, int] | None = None
+        self._mine = False
+        self._journaled = self._has_originals()
+        self._heard = self._words()
 
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
@@ -62,17 +65,32 @@ class Kept:
             done = self._write(self._follower.policy(self._policy), scope or None, still)
         except _GivenUp:
             return None
-        self._journaled = self._store.path.exists()
+        self._journaled = self._has_originals()
         return done
 
     def _rolled_back(self) -> bool:
         if self._journaled and not self._store.path.exists():
             return True
-        last = self._store.given_up.load()
-        if last == self._given_up or last is None:
+        words = self._words()
+        new, self._heard = words - self._heard, words
+        return any(word.index is None or self._follower.follows(word.index) for word in new)
+
+    def _words(self) -> frozenset[Word]:
+        found = self._store.given_up.load()
+        return frozenset(() if found is None else found.words)
+
+    def _has_originals(self) -> bool:
+        """True where the journal has entries of what is kept; it is read when it is another."""
+        try:
+            now = self._store.path.stat()
+        except FileNotFoundError:
             return False
-        self._given_up = last
-        return last.devices is None or any(self._follower.follows(i) for i in last.devices)
+        if (now.st_ino, now.st_mtime_ns) != self._read:
+            journal = self._store.load()
+            entries = () if journal is None else journal.entries
+            self._mine = any(self._follower.follows(entry.ifindex) for entry in entries)
+            self._read = now.st_ino, now.st_mtime_ns
+        return self._mine
 
     def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""

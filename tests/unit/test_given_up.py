@@ -127,6 +127,31 @@ def test_a_rollback_of_another_device_ends_nothing(store: Store) -> None:
     assert kept.replan(TWO) is not None and kept.replan(TWO) is not None
 
 
+def test_two_rollbacks_in_a_row_end_both(store: Store) -> None:
+    """The second comes before anybody has looked for the first, and there are originals left."""
+    host = two_links()
+    host.links["eth2"] = simhost.link("eth2", 2, ifindex=4, base=9100)
+    apply(host, store, parse_mixed("cli", ("eth2",), {"defer_hard_irqs": "7"}), {"eth2"})
+    kept = {name: keep(host, store, name) for name in ("eth0", "eth1")}
+    for name in kept:
+        rollback(host, store, {name}, for_good=True)
+    assert store.load() is not None
+    assert [one.replan(TWO) for one in kept.values()] == [None, None]
+    assert not any(napi.threaded for link in host.links.values() for napi in link.napis)
+
+
+def test_a_journal_of_others_that_goes_ends_nothing(store: Store) -> None:
+    """A device that is down has nothing in it yet."""
+    host = two_links()
+    host.set_down("eth0")
+    kept = {name: keep(host, store, name) for name in ("eth1", "eth0")}
+    rollback(host, store, {"eth1"}, for_good=True)
+    assert store.load() is None
+    host.links["eth0"] = two_links().links["eth0"]
+    assert kept["eth0"].replan(TWO) is not None
+    assert [napi.threaded for napi in host.links["eth0"].napis] == [1, 1]
+
+
 def test_what_waits_to_come_back_is_wanted_no_more(store: Store) -> None:
     host = two_links()
     keep(host, store, "eth0", "eth1")
