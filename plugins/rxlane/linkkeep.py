@@ -15,7 +15,7 @@ from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Log
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
-from rxlane.items import FLOW_ENTRIES, RFS
+from rxlane.items import FLOW_ENTRIES
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.plan import HOST, Plan
@@ -190,11 +190,7 @@ class KeptLink:
     def _leave_flows(self) -> RolledBack:
         """Bring the host's flow table back, unless TuneD or another interface has use for it."""
         mine, self._flows = self._flows, False
-        journal = self._store.load() if mine else None
-        if journal is None or claims.load(self._store, self._boot_id).tuned:
-            return RolledBack(0)
-        # Other properties may ask for flows that were refused: what was written counts.
-        if any(e.item == RFS and e.after for e in journal.entries):
+        if not mine or claims.load(self._store, self._boot_id).tuned:
             return RolledBack(0)
         return rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
 

@@ -12,8 +12,10 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.items import (
+    FLOW_ENTRIES,
     IRQ_ITEMS,
     RESET_ITEMS,
+    RFS,
     RX_THREADS,
     THREAD_ITEMS,
     THREADS_OF,
@@ -107,6 +109,19 @@ def originals(
     }
 
 
+def speaks_for(scope: Container[str] | None, target: Target, entries: Iterable[Entry]) -> bool:
+    """True where a plan or rollback for the devices in scope, None for all, may return a setting.
+
+    The host's flow table stays while a device outside of it has RFS, which is nothing without.
+    """
+    if scope is None or target.device not in scope:
+        return scope is None
+    others = target.item == FLOW_ENTRIES and any(
+        e.item == RFS and e.after and e.device not in scope for e in entries
+    )
+    return not others
+
+
 def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
     """Return the originals of devices that are not here now, with nothing wanted of them.
 
@@ -136,7 +151,7 @@ def carry(
     index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
     wanted = _goals((*plan.changes, *plan.holds))
-    mine = {t: e for t, e in known.items() if scope is None or t.device in scope}
+    mine = {t: e for t, e in known.items() if speaks_for(scope, t, known.values())}
     modes = {t: e.before for t, e in mine.items() if t.item in THREADS_OF and t not in wanted}
     back_to = {t: value for t, value in modes.items() if value is not None}
     # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor

@@ -15,7 +15,7 @@ from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
 from rxlane.present import load_current
-from rxlane.revert import dormant, renamed
+from rxlane.revert import dormant, renamed, speaks_for
 from rxlane.settings import View
 from rxlane.writing import missing, put_back
 
@@ -65,7 +65,7 @@ def bring_back(
     mine = [
         e
         for e in here
-        if (devices is None or e.device in devices) and (items is None or e.item in items)
+        if speaks_for(devices, e.target, here) and (items is None or e.item in items)
     ]
     written, failed = put_back(
         kernel, {e.target: e.before for e in mine if e.before is not None}, before

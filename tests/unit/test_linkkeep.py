@@ -281,6 +281,18 @@ def test_the_flow_table_goes_after_a_refusal_too(bench: Bench) -> None:
     assert same(bench.host.observe(), bench.start)
 
 
+def test_tuned_leaves_the_flow_table_of_others_alone(bench: Bench) -> None:
+    """Its profile is about another device, and has no use for it."""
+    name = "net.core.rps_sock_flow_entries"
+    bench.start_service("eth1", NAPI_RFS="4096")
+    entries = bench.host.sysctls[name]
+    adapter = bench.adapter()
+    assert entries and adapter.apply([ROW]).ok
+    assert bench.host.sysctls[name] == entries
+    adapter.rollback()
+    assert bench.host.sysctls[name] == entries
+
+
 def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
     name = "net.core.rps_sock_flow_entries"
     bench.start_service("eth0", NAPI_RFS="4096")
