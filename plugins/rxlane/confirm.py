@@ -192,11 +192,16 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
 
 
 def register(store: Store, token: str, guard: Guard | None, failure: str = "") -> Pending | None:
-    """Note in the record that a guard waits, or why none can; None when nothing waits."""
+    """Note in the record that a guard waits, or why none can; None when nothing waits.
+
+    A failure is not noted where a guard was ready before: this one took its place.
+    """
     with store.lock():
         found = store.pending.load()
         if found is None or found.token != token:
             return None
+        if failure and found.guard is not None:
+            return found
         noted = replace(found, guard=guard, failure=failure)
         store.pending.save(noted)
         return noted

@@ -150,8 +150,10 @@ def _guard(state: str, token: str) -> int:
         kernel.observe()
         _prepare()
     except (RxlaneError, OSError) as error:
-        register(store, token, None, str(error))
-        return 0  # told; to be started again would not help
+        noted = register(store, token, None, str(error))
+        # Whoever waits for it is told, and to be started again would not help. But after another
+        # guard of this apply nobody waits: systemd tries once more.
+        return 0 if noted is None or noted.guard is None else 1
     started = start_of(Sysfs(), os.getpid()) or 0
     pending = register(store, token, Guard(os.getpid(), started))
     if pending is not None:

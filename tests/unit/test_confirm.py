@@ -333,6 +333,33 @@ def test_guard_reports_what_it_cannot_do(host: SimHost, store: Store) -> None:
     assert simhost.settings(host) == before
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_guard_that_cannot_look(
+    host: SimHost, store: Store, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that systemd started in the place of another is to be started once more."""
+
+    class Blind:
+        def observe(self) -> None:
+            raise RxlaneError(Kind.KERNEL, "links: interrupted")
+
+    told = []
+
+    def start(store: Store, token: str) -> None:
+        if again:
+            ready(store, token)
+        told.append(guard._guard(str(store.directory), token))
+
+    monkeypatch.setattr(guard, "Linux", Blind)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    if again:
+        assert confirm.arm(host, store, OLD, 60, None, start).guard == SELF
+    else:
+        with pytest.raises(RxlaneError, match="interrupted"):
+            confirm.arm(host, store, OLD, 60, None, start)
+    assert told == [1 if again else 0]
+
+
 def test_woken_is_the_guard_and_nobody_else() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
