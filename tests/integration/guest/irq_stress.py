@@ -32,6 +32,7 @@ from stress import (  # type: ignore[import-not-found]
     Arrivals,
     Board,
     Disturber,
+    Fault,
     Gone,
     Nic,
     attempt,
@@ -57,10 +58,6 @@ KIND = re.compile(r"(?:input|output|rx|tx|TxRx)[-.]\d+$")
 RECEIVING = ("input", "rx", "TxRx")
 # Of a write to the file of an interrupt that is just being freed or requested.
 MAY_FAIL = (errno.EIO, errno.ENOENT, errno.EOPNOTSUPP)
-
-
-class Fault(Exception):
-    """What must not happen. It ends the process of the role, which is then told as stuck."""
 
 
 class Interrupts:

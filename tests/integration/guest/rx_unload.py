@@ -35,6 +35,7 @@ from stress import (  # type: ignore[import-not-found]
     CPU,
     Board,
     Disturber,
+    Fault,
     Gone,
     Nic,
     attempt,
@@ -50,10 +51,6 @@ from stress import (  # type: ignore[import-not-found]
 REMOVALS, RESIZES = "removals", "resizes"
 MODULE = Path("/root/driver.ko")
 QUEUES = 1
-
-
-class Fault(Exception):
-    """What must not happen. It ends the process of the role, which is then told as stuck."""
 
 
 def load(nic: Nic) -> None:

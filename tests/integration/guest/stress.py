@@ -40,6 +40,10 @@ class Gone(Exception):
     """The interface, or what was to be done with it, is away just now: a disturber has it."""
 
 
+class Fault(Exception):
+    """What must not happen. It ends the process of the role, which is then told as stuck."""
+
+
 @contextmanager
 def contested() -> Iterator[None]:
     """Gone where it fails: which of the disturbers was faster is nobody's fault."""
