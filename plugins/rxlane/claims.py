@@ -14,6 +14,7 @@ from dataclasses import replace
 from rxlane.errors import RxlaneError
 from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
+from rxlane.plan import HOST_INDEX
 
 Change = Callable[[Claims], Claims]
 
@@ -94,10 +95,14 @@ def others(store: Store, kernel: Kernel) -> Others | None:
 
 
 def release_tuned(store: Store, boot_id: str) -> None:
-    """Once the originals are back: the .link files' services lay out what they have."""
+    """Once the originals are back, or an apply failed: services lay out what .link files have."""
     update(store, boot_id, with_tuned(()))
     with store.lock():
         journal = store.load()
-        # What is left is not TuneD's, and not to go when it starts with another profile.
-        if journal is not None and journal.owner and alone(store, boot_id):
+        if journal is None or not journal.owner:
+            return
+        left = {e.ifindex for e in journal.entries if e.after is not None}
+        own = alone(store, boot_id)
+        # What is not TuneD's is not to go when it starts with another profile.
+        if own and left <= own | {HOST_INDEX}:
             store.save(replace(journal, owner=""))

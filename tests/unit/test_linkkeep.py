@@ -19,7 +19,7 @@ from rxlane.events import Event
 from rxlane.journal import Pending, Store
 from rxlane.linkkeep import KeptLink
 from rxlane.model import Snapshot
-from rxlane.plan import Plan
+from rxlane.plan import TUNED, Plan
 from rxlane.session import Login
 from rxlane.sysfs import Sysfs
 from rxlane.tuned_compat import Adapter, Row
@@ -291,6 +291,19 @@ def test_tuned_leaves_the_flow_table_of_others_alone(bench: Bench) -> None:
     assert bench.host.sysctls[name] == entries
     adapter.rollback()
     assert bench.host.sysctls[name] == entries
+
+
+def test_a_failed_apply_leaves_tuned_s_name_on_what_it_wrote(bench: Bench) -> None:
+    """So that its settings go where it is killed and starts with another profile."""
+    bench.start_service("eth1", NAPI_DEFER_HARD_IRQS="7")
+    adapter = bench.adapter()
+    bad = Row("other", frozenset({"eth9"}), (("threaded", "on"),))
+    assert adapter.apply([ROW]).ok and not adapter.apply([ROW, bad]).ok
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == TUNED
+    adapter.rollback()
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == ""
 
 
 def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
