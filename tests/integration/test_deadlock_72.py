@@ -41,6 +41,7 @@ INTERRUPTS = {"virtio": "-input.{}", "e1000e": "-rx-{}", "vmxnet3": "-rxtx-{}"}
 OURS = (
     "keep_over_down_up",
     "keep_thread_attributes",
+    "give_back_after_cpu_offline.*",
     "disable_while_down.*",
     "disable_detached_queue",
 )
@@ -217,7 +218,7 @@ def test_receive_queues_are_linked(patched: Guest, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["", *INTERRUPTS])
 def test_selftest_passes_on_patched(patched: Guest, kind: str) -> None:
     results = run_selftest(patched, kind, *OURS)
-    assert len(results) == 5, results
+    assert len(results) == 7, results
     assert [line for line in results.values() if not line.startswith("ok")] == []
     print(*results.values(), sep="\n")
     skipped = {case for case, line in results.items() if "# SKIP" in line}
