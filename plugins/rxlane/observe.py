@@ -24,7 +24,7 @@ from rxlane.items import (
     VHOST_CPUS,
     WORKQUEUE,
 )
-from rxlane.model import Capabilities, Irq, Link, Snapshot, Thread, Topology, Tunable
+from rxlane.model import Capabilities, Helper, Irq, Link, Snapshot, Thread, Topology, Tunable
 from rxlane.netdev import Netdev
 from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
@@ -83,6 +83,7 @@ def observe(
         workqueue_cpus=sysfs.mask(places.WORKQUEUES),
         vcpus=vcpus,
     )
+    found = _with_offline(sysfs, found)
     # What only planning needs, which is always about the whole host.
     planning = names is None and THREADED in asked
     return _with_dangers(sysfs, found, everything) if planning else found
@@ -170,13 +171,41 @@ def refresh(
             replace(link, vhosts=vms.workers(sysfs, (t.pid for t in link.vhosts))) for link in links
         ]
     mask = places.WORKQUEUES
-    return replace(
+    found = replace(
         before,
         links=tuple(links),
         irqs=_irqs(sysfs, links) if asked & BY_IRQ else before.irqs,
         threads=_threads(sysfs, links) if asked & {*THREADS_OF[THREADED]} else before.threads,
         sysctls=hostfiles.sysctls(sysfs) if asked & {*SYSCTL_ITEMS} else before.sysctls,
         workqueue_cpus=sysfs.mask(mask) if WORKQUEUE in asked else before.workqueue_cpus,
+    )
+    return _with_offline(sysfs, found)
+
+
+def _with_offline(sysfs: Sysfs, found: Snapshot) -> Snapshot:
+    """Add to the CPUs of threads those that are offline; a file of each where any is."""
+    offline = {cpu.number for cpu in found.topology.cpus if not cpu.online}
+    if not offline:
+        return found
+
+    def whole(thread: Thread) -> Thread:
+        return threads.with_offline(sysfs, thread, offline)
+
+    def irq(one: Irq) -> Irq:
+        return one if one.thread is None else replace(one, thread=whole(one.thread))
+
+    def helper(one: Helper) -> Helper:
+        return one if one.thread is None else replace(one, thread=whole(one.thread))
+
+    def link(one: Link) -> Link:
+        own = tuple(helper(h) for h in one.helpers)
+        return replace(one, helpers=own, vhosts=tuple(whole(t) for t in one.vhosts))
+
+    return replace(
+        found,
+        links=tuple(link(one) for one in found.links),
+        irqs=tuple(irq(one) for one in found.irqs),
+        threads=tuple(whole(one) for one in found.threads),
     )
 
 

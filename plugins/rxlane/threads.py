@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
-from rxlane import uapi
+from rxlane import cpulist, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import FAIR, REALTIME
 from rxlane.model import Thread
@@ -30,6 +31,8 @@ Stat = tuple[str, int, int, int, int]
 VHOST = re.compile(r"vhost-(\d+)")
 # "rx%d/%s" by the name that the device had then ("RX flow separation" of our kernel series)
 RX = re.compile(r"rx\d+/")
+# task_cpus_allowed() in fs/proc/array.c
+_ALLOWED = re.compile(r"^Cpus_allowed_list:\t([-,0-9]+)$", re.M)
 
 
 def parse_stat(text: str) -> Stat | None:
@@ -90,6 +93,16 @@ def affinity(pid: int) -> tuple[int, ...] | None:
         return tuple(sorted(os.sched_getaffinity(pid)))
     except ProcessLookupError:
         return None
+
+
+def with_offline(sysfs: Sysfs, thread: Thread, offline: Collection[int]) -> Thread:
+    """Return the thread with those of its CPUs, too, that sched_getaffinity() leaves out.
+
+    What it may run on must not get less by being put back while CPUs are offline.
+    """
+    match = _ALLOWED.search(sysfs.read(f"proc/{thread.pid}/status") or "")
+    away = {*cpulist.parse(match[1])}.intersection(offline) if match else set()
+    return replace(thread, cpus=tuple(sorted(away.union(thread.cpus)))) if away else thread
 
 
 def cpu_ticks(sysfs: Sysfs, pid: int) -> int | None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_setting_a_thread_that_is_gone() -> None:
     with pytest.raises(RxlaneError) as caught:
         threads.set_sched(GONE.pid, 0, "deadline:0")
     assert caught.value.kind.unsupported
+
+
+@pytest.mark.parametrize(
+    ("status", "cpus"),
+    [
+        ("Cpus_allowed:\tff\nCpus_allowed_list:\t0-7\n", (0, 1, 3)),  # 4-7 are not present
+        ("Cpus_allowed_list:\t0-1\n", (0, 1)),
+        ("", (0, 1)),  # gone
+    ],
+)
+def test_cpus_that_are_offline_belong_to_a_thread(
+    tmp_path: Path, status: str, cpus: tuple[int, ...]
+) -> None:
+    (tmp_path / "proc/7").mkdir(parents=True)
+    if status:
+        (tmp_path / "proc/7/status").write_text(status)
+    thread = Thread(7, "napi/eth0-1", "other", 0, 0, (0, 1))
+    found = threads.with_offline(Sysfs(tmp_path), thread, {3})
+    assert found == replace(thread, cpus=cpus)
 
 
 def test_a_glance_sees_what_reading_does(tmp_path: Path) -> None:
