@@ -30,6 +30,7 @@ from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 
 _Row = TypeVar("_Row")
+_Served = TypeVar("_Served", Irq, Helper)
 Tunables = Mapping[int, tuple[Tunable, ...]]  # what drivers keep, by ifindex
 # What older kernels set for whole devices only, by the attributes that newer ones take.
 DEVICE_WIDE = (
@@ -191,20 +192,17 @@ def _with_offline(sysfs: Sysfs, found: Snapshot) -> Snapshot:
     def whole(thread: Thread) -> Thread:
         return threads.with_offline(sysfs, thread, offline)
 
-    def irq(one: Irq) -> Irq:
-        return one if one.thread is None else replace(one, thread=whole(one.thread))
-
-    def helper(one: Helper) -> Helper:
+    def served(one: _Served) -> _Served:
         return one if one.thread is None else replace(one, thread=whole(one.thread))
 
     def link(one: Link) -> Link:
-        own = tuple(helper(h) for h in one.helpers)
+        own = tuple(served(helper) for helper in one.helpers)
         return replace(one, helpers=own, vhosts=tuple(whole(t) for t in one.vhosts))
 
     return replace(
         found,
         links=tuple(link(one) for one in found.links),
-        irqs=tuple(irq(one) for one in found.irqs),
+        irqs=tuple(served(one) for one in found.irqs),
         threads=tuple(whole(one) for one in found.threads),
     )
 

@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import devices, hostfiles, interrupts, processors
+from rxlane import devices, hostfiles, interrupts, observe, processors
 from rxlane.errors import RxlaneError
-from rxlane.model import IrqThread, Napi, Queue, Sysctl
+from rxlane.model import (
+    Capabilities,
+    Helper,
+    Irq,
+    IrqThread,
+    Link,
+    Napi,
+    Queue,
+    Snapshot,
+    Sysctl,
+    Thread,
+)
 from rxlane.netdev import QueueRow
 from rxlane.sysfs import Sysfs
+from unit import simhost
 
 
 def tree(root: Path, files: dict[str, str]) -> Sysfs:
@@ -321,3 +333,24 @@ def test_time_for_other_tasks(tmp_path: Path) -> None:
     for number, runtime in enumerate(("50000000", "0")):
         tree(tmp_path, {f"sys/kernel/debug/sched/fair_server/cpu{number}/runtime": runtime})
     assert hostfiles.unreserved(sysfs, (0, 1)) == (1,), "the fair server counts, not the limit"
+
+
+@pytest.mark.parametrize(("offline", "cpus"), [((), (0,)), ((3,), (0, 3))])
+def test_every_kind_of_thread_has_its_offline_cpus(
+    tmp_path: Path, offline: tuple[int, ...], cpus: tuple[int, ...]
+) -> None:
+    sysfs = tree(tmp_path, {"proc/7/status": "Cpus_allowed_list:\t0,3\n"})
+    thread = Thread(7, "a thread", "other", 0, 0, (0,))
+    link = Link("eth0", 2, True, True, helpers=(Helper(0, thread),), vhosts=(thread,))
+    start = Snapshot(
+        Capabilities(),
+        simhost.topology(4, offline=offline),
+        (link,),
+        (Irq(5, "nic", (0,), (0,), thread=thread), Irq(6, "other", (0,), (0,))),
+        (thread,),
+    )
+    found = observe._with_offline(sysfs, start)
+    own = (*found.threads, found.irqs[0].thread, *found.links[0].vhosts)
+    helper = found.links[0].helpers[0].thread
+    assert [t.cpus for t in (*own, helper) if t is not None] == [cpus] * 4
+    assert found.irqs[1].thread is None
