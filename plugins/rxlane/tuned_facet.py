@@ -79,7 +79,8 @@ class Joint:
             if not self._live:
                 self._keeper.end()
                 return self._adapter.rollback()
-            self._keeper.pause()
+            rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
+            self._keeper.hold_later(tuple(rest))
             others = any(live == kind for live, _ in self._live)
             return self._adapter.rollback(devices if others else None, kind)
 

@@ -20,6 +20,10 @@ from rxlane.events import APPLIED, Event, Sources, wake_up
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.watch import Kept
 
+# Seconds after an instance was taken down: TuneD takes down those of a profile one by one, and
+# what is down must stay down; one that a caller on D-Bus destroys leaves the others standing.
+SOON = 5.0
+
 
 def _nobody(level: str, text: str) -> None:
     """Take a line for no log."""
@@ -46,9 +50,11 @@ class Keeper:
         self._kept: Kept | None = None
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
+        self._later: threading.Timer | None = None
 
     def hold(self, rows: Iterable[Row]) -> None:
         """Keep these rows from now on; the thread starts with the first."""
+        self.pause()
         self._rows = tuple(rows)
         try:
             if self._sources is None:
@@ -62,6 +68,23 @@ class Keeper:
     def pause(self) -> None:
         """Keep nothing until the next hold()."""
         self._rows, self._kept = (), None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def hold_later(self, rows: tuple[Row, ...]) -> None:
+        """Keep nothing now, and these rows from SOON on, unless something else is said by then."""
+        self.pause()
+        if rows:
+            self._later = threading.Timer(SOON, self._hold_now, (rows,))
+            self._later.daemon = True
+            self._later.start()
+
+    def _hold_now(self, rows: tuple[Row, ...]) -> None:
+        with self._lock:
+            # It may have been cancelled while it waited for the lock.
+            if self._later is threading.current_thread():
+                self.hold(rows)
 
     def drop(self, kind: str, device: str) -> None:
         """Keep no longer what a kind of section laid out on a device.

@@ -11,6 +11,7 @@ import pytest
 from test_profile import differing
 
 from conftest import OURS, Host, Settings
+from rxlane.tuned_keep import SOON
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
 # Seconds from the end of the operation to the layout standing again, on a machine that does little
@@ -168,6 +169,23 @@ def test_tuned_keeps_the_profile(guest: Host) -> None:
     assert differing(before, guest.settings()) == {}
     late = {n: f for n, f in found.items() if f["seconds"] is None}
     assert late == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_tuned_keeps_what_is_left_of_a_profile(guest: Host) -> None:
+    """One section is taken away over D-Bus: the other two stay, and are kept."""
+    before = guest.settings()
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    try:
+        said = guest.run("busctl", "call", "com.redhat.tuned", "/Tuned", "com.redhat.tuned.control",
+                         "instance_destroy", "s", "flow_steering", timeout=180)  # fmt: skip
+        assert said.stdout.startswith("(bs) true"), said.stdout
+        time.sleep(SOON + 5)
+        found = stands_again(guest, "threads off")
+    finally:
+        guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
+    assert found["lost"] and found["seconds"] is not None
 
 
 @pytest.mark.kernels(OURS)

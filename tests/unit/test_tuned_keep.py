@@ -164,6 +164,37 @@ def test_between_two_profiles_nothing_is_kept(daemon: Daemon, host: SimHost) -> 
     daemon.joint.unapply("irq_layout", "irq", {"eth0"})
 
 
+def test_the_others_are_kept_when_one_is_destroyed(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by TuneD's D-Bus call instance_destroy, with no profile taken down."""
+    monkeypatch.setattr(tuned_keep, "SOON", 0.1)
+    other = Row("second", frozenset({"eth1"}), (("threaded", "on"),))
+    daemon.rows += (other,)
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.apply("napi", "second")
+    daemon.joint.unapply("napi", "second", {"eth1"})
+    assert until(lambda: daemon.sources[0].announced == [APPLIED, APPLIED])
+    # Both are away from what was wanted; only what still stands comes back.
+    host.write_napi(8194, {"threaded": "off"})
+    daemon.sources[0].tell(UP)
+    assert until(lambda: host.links["eth0"].napis[1].threaded == 1)
+    assert {napi.threaded for napi in host.links["eth1"].napis} == {0}
+    daemon.joint.forget("napi", "napi")
+
+
+def test_the_others_are_not_kept_once_all_is_taken_down(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_keep, "SOON", 0.1)
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.apply("irq_layout", "irq")
+    daemon.joint.unapply("irq_layout", "irq", {"eth0"})
+    daemon.joint.unapply("napi", "napi", {"eth0"})
+    time.sleep(0.3)
+    assert len(daemon.sources) == 1 and daemon.sources[0].closed.wait(WAIT)
+
+
 def test_rolled_back_by_hand_it_ends_and_the_next_apply_starts_anew(daemon: Daemon) -> None:
     daemon.joint.apply("napi", "napi")
     rollback(daemon.host, daemon.store)
