@@ -239,7 +239,9 @@ class Follower:
         self._last = {name: name for name in self._index}
 
     def update(self, present: Mapping[int, str]) -> None:
-        indexes = {name: index for index, name in present.items()}
+        # One that took the name of another, which went, is still itself.
+        still = {index for index in self._index.values() if index in present}
+        indexes = {name: index for index, name in present.items() if index not in still}
         for name, index in self._index.items():
             if index is None or index not in present:
                 index = indexes.get(name, indexes.get(self._last[name]))

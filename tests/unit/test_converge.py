@@ -445,6 +445,14 @@ def test_follower() -> None:
     assert not follower.covers(Event("x", "docker0", 99))
 
 
+def test_a_device_that_took_the_name_of_one_that_went() -> None:
+    follower = Follower(["eth0", "eth1"], {2: "eth0", 3: "eth1"})
+    follower.update({3: "eth0"})
+    assert (follower.now("eth0"), follower.now("eth1")) == (None, "eth0")
+    follower.update({3: "eth0", 9: "eth1"})
+    assert (follower.now("eth0"), follower.now("eth1")) == (None, "eth0")
+
+
 def test_a_veth_with_the_name_of_a_nic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
     monkeypatch.setattr(watch, "Sysfs", lambda: Sysfs(tmp_path))
