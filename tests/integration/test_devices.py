@@ -50,10 +50,14 @@ DEVICES = {
     "virtio": Expected(QUEUES, "netdev", "netdev"),
     "e1000e": Expected(1, "netdev", "netdev"),
     "vmxnet3": Expected(CPUS, "netdev", "netdev"),
-    "igb": Expected(IGB_PAIRED, "order", "irq-name"),
+    "igb": Expected(IGB_PAIRED, "netdev", "netdev"),
     "veth": Expected(QUEUES, "order", "unknown"),
     "netdevsim": Expected(QUEUES, "netdev", "unknown"),
 }
+
+
+# How an interrupt is named, by device and queue, where the driver tells.
+ACTIONS = {"vmxnet3": "{}-rxtx-{}", "igb": "{}-TxRx-{}"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,6 @@ class Machine:
     names: dict[str, str]
     before: Settings
     lanes: dict[str, list[dict[str, Any]]]
-    interrupts: dict[int, str]
 
     def run(self, *argv: str) -> str:
         printed: str = self.host.run(*argv).stdout
@@ -111,7 +114,7 @@ def machine(debs: list[Path], tool_debs: list[Path], igb: str) -> Iterator[Machi
         names = make_devices(host)
         shown = json.loads(host.run("rxlane", "map", "--json").stdout)
         lanes = {link["name"]: link["lanes"] for link in shown["devices"]}
-        yield Machine(host, names, host.settings(), lanes, interrupts(host))
+        yield Machine(host, names, host.settings(), lanes)
 
 
 @pytest.fixture(params=list(DEVICES))
@@ -138,9 +141,9 @@ def wakeups(machine: Machine, pids: list[int]) -> int:
     return sum(int(n) for n in re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.M))
 
 
-def check_lanes(machine: Machine, kind: str) -> None:
-    """As found: one lane a receive queue, each with a NAPI of its own, in softirq mode."""
-    expected, lanes = DEVICES[kind], machine.lanes[machine.names[kind]]
+def check_lanes(machine: Machine, kind: str, lanes: list[dict[str, Any]]) -> None:
+    """One lane a receive queue, each with a NAPI and an IRQ of its own, in softirq mode."""
+    expected, name = DEVICES[kind], machine.names[kind]
     assert values(lanes, "queue") == list(range(expected.queues))
     assert len(set(values(lanes, "napi-id")) - {None}) == expected.queues
     assert set(values(lanes, "napi-source")) == {expected.napi_source}
@@ -148,9 +151,12 @@ def check_lanes(machine: Machine, kind: str) -> None:
     assert set(values(lanes, "irq-source")) == {expected.irq_source}
     if expected.irq_source == "unknown":
         return
-    irqs = values(lanes, "irq")
+    irqs, lines = values(lanes, "irq"), interrupts(machine.host)
     assert len(set(irqs)) == expected.queues
-    assert set(irqs) <= machine.interrupts.keys(), "an IRQ that /proc/interrupts does not have"
+    assert set(irqs) <= lines.keys(), "an IRQ that /proc/interrupts does not have"
+    action = ACTIONS.get(kind, "")
+    for queue, irq in enumerate(irqs):
+        assert lines[irq].endswith(action.format(name, queue)), "the IRQ of another queue"
 
 
 def check_threads(machine: Machine, kind: str) -> None:
@@ -170,14 +176,26 @@ def check_threads(machine: Machine, kind: str) -> None:
 
 
 def test_threads_come_and_go(machine: Machine, device: str) -> None:
-    check_lanes(machine, device)
     name = machine.names[device]
+    check_lanes(machine, device, machine.lanes[name])
     machine.run("rxlane", "apply", "-o", "threaded=on", name)
     try:
         check_threads(machine, device)
         assert "0 of" not in machine.run("rxlane", "verify")
     finally:
         machine.run("rxlane", "rollback")
+    assert differing(machine.before, machine.host.settings()) == {}
+
+
+def test_lanes_are_found_again(machine: Machine, device: str) -> None:
+    """With links to NAPIs and interrupts that drivers make anew."""
+    name = machine.names[device]
+    machine.run("ip", "link", "set", name, "down")
+    machine.run("ip", "link", "set", name, "up")
+    check_lanes(machine, device, machine.host.lanes(name))
+    for channels in CHANNELS.get(device, ()):
+        machine.run("ethtool", "-L", name, *channels.split())
+    check_lanes(machine, device, machine.host.lanes(name))
     assert differing(machine.before, machine.host.settings()) == {}
 
 
