@@ -120,6 +120,31 @@ def test_a_cpu_less_moves_its_lanes_alone(guest: Host) -> None:
 
 
 @pytest.mark.kernels(OURS)
+def test_an_original_keeps_the_cpu_that_was_offline(guest: Host) -> None:
+    """sched_getaffinity() leaves such a CPU out; once it is back the thread may run there again."""
+    nic, online = guest.vm.nic, "/sys/devices/system/cpu/cpu5/online"
+    options = ("-o", "threaded=on", "-o", "thread_cpus=1")
+    guest.vm.put(b"1", f"/sys/class/net/{nic}/threaded")
+    pid = str(guest.lanes(nic)[0]["pid"])
+    try:
+        guest.run("taskset", "-pc", "4-5", pid)
+        guest.vm.put(b"0", online)
+        guest.run("rxlane", "apply", *options, nic)
+        assert allowed(guest, pid) == "1"
+        guest.run("rxlane", "rollback")
+    finally:
+        guest.vm.put(b"1", online)
+        kept = allowed(guest, pid)
+        guest.vm.put(b"0", f"/sys/class/net/{nic}/threaded")
+    assert kept == "4-5"
+
+
+def allowed(host: Host, pid: str) -> str:
+    status = host.run("cat", f"/proc/{pid}/status").stdout
+    return str(status.split("Cpus_allowed_list:")[1].split()[0])
+
+
+@pytest.mark.kernels(OURS)
 def test_vm_host(guest: Host) -> None:
     """Threads may move among the host's CPUs, interrupts stay off vCPUs'; drift is found."""
     given = {
@@ -132,8 +157,7 @@ def test_vm_host(guest: Host) -> None:
         lanes = guest.lanes(guest.vm.nic)
         assert len(lanes) == 4
         for lane in lanes:
-            status = guest.run("cat", f"/proc/{lane['pid']}/status").stdout.splitlines()
-            assert "Cpus_allowed_list:\t2-3" in status
+            assert allowed(guest, str(lane["pid"])) == "2-3"
         assert "SCHED_OTHER" in guest.run("chrt", "-p", str(lanes[0]["pid"])).stdout
         assert set(placed(guest)) == {"2", "3"}
         in_use(guest)
