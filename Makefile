@@ -24,6 +24,9 @@ VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 # What depends on how the kernel was built.
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
 	profile.py)
+# The same of the selftests of our series, which stock kernels do not have.
+OUR_VARIANTS := ours-6.12/none ours-6.12/rt ours-7.2/preempt ours-7.2/rt
+SERIES_TESTS := $(addprefix tests/integration/test_,rx_threads.py irq_threaded.py)
 # What needs RPM packages, or makes its own.
 PACKAGE_TESTS := $(addprefix tests/integration/test_,rpm_life.py newcomer.py)
 # What needs the debug kernel.
@@ -112,6 +115,8 @@ check-long: venv debs ## stress, power cuts (long)
 check-variants: venv debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
+	@set -e; for variant in $(OUR_VARIANTS); do echo "== $$variant"; \
+		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(SERIES_TESTS) $(ARGS); done
 
 check-packages: debs rpms tool-rpms ## RPMs against debs, both built twice; a newcomer's way (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/packages $(ARGS)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from lab import debtools, qemu
 from lab.kernel import KernelImage, build, debian_prebuilt
@@ -38,8 +39,21 @@ def flavour(kernel: str) -> str:
     return wanted if name == kernel else "fast"
 
 
+def our_bases() -> list[ParameterSet]:
+    """Bases with our series: 6.12, with `make check-long` 7.2 as well; the variant's alone."""
+    name, _, _ = VARIANT.partition("/")
+    if not name:
+        return [pytest.param("6.12"), pytest.param("7.2", marks=pytest.mark.long)]
+    side, _, base = name.partition("-")
+    return [pytest.param(base)] if side == "ours" else []
+
+
+def our_kernel(base: str) -> KernelImage:
+    return build(base, flavour(f"ours-{base}"), patched=True)
+
+
 KERNELS: dict[str, Callable[[], KernelImage]] = {
-    OURS: partial(build, base="6.12", flavour=flavour(OURS), patched=True),
+    OURS: partial(our_kernel, "6.12"),
     STOCK_72: partial(build, base="7.2", flavour=flavour(STOCK_72), patched=False),
     DEBIAN_612: partial(debian_prebuilt, "6.12"),
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Interrupts that users switch to threaded mode: what comes of it, by the selftests of the series.
 
-On our 6.12; with `make check-long` on our 7.2, too.
+On our 6.12; with `make check-long` on our 7.2, too. PREEMPT_RT, of `make check-variants`, has all
+handlers in threads, as `threadirqs` does on any kernel.
 
 Kinds of interrupts that refuse, and what is kept of the thread, are tried with the interrupts of
 the series' test module; that NAPIs are polled by the threads of interrupts, and that mode and
@@ -9,6 +10,7 @@ policy are there after the link was down, with the devices of the lab. All at th
 they wait most of it.
 """
 
+import errno
 import json
 import shlex
 from collections.abc import Iterator
@@ -20,8 +22,7 @@ import pytest
 from test_deadlock_72 import flooded
 from test_upstream import results
 
-from conftest import STRESS, missing
-from lab.kernel import build
+from conftest import STRESS, flavour, missing, our_bases, our_kernel
 from lab.rootfs import NICS
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -38,6 +39,30 @@ DEVICE = {"hard", "threaded", "switches", "down_up", "napi_thread"}
 RATE = 5_000
 
 Seen = dict[str, Any]
+
+# Kernels that run all handlers in threads by themselves have nothing to switch.
+SWITCHING = [one for one in our_bases() if not flavour(f"ours-{one.values[0]}").startswith("rt")]
+# Of the interrupts of network devices: what their files read, and what writes of 0 and 1 end with.
+MODES = """
+import glob, json, os
+def write(path, value):
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, value)
+    except OSError as error:
+        return error.errno
+    finally:
+        os.close(descriptor)
+    return 0
+found = {}
+for folder in glob.glob("/sys/class/net/*/device"):
+    device = os.path.realpath(folder)
+    pci = device if os.path.isdir(device + "/msi_irqs") else os.path.dirname(device)
+    for irq in os.listdir(pci + "/msi_irqs"):
+        for path in glob.glob(f"/proc/irq/{irq}/*/threaded"):
+            found[path] = [open(path).read().strip(), write(path, b"0"), write(path, b"1")]
+print(json.dumps(found))
+"""
 
 
 @dataclass(frozen=True)
@@ -56,17 +81,29 @@ def run_all(vm: Guest, tests: dict[str, str]) -> dict[str, str]:
     return {name: vm.read(f"/run/{name}.tap").decode() for name in tests}
 
 
-@pytest.fixture(scope="module", params=["6.12", pytest.param("7.2", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=SWITCHING)
 def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
     base = request.param
     spec = GuestSpec(cpus=2, queues=2, e1000e=True, igb=not igb, share=[selftests(base)])
-    with Guest(build(base, patched=True), spec) as vm:
+    with Guest(our_kernel(base), spec) as vm:
         tests = {"module": "./threaded.sh"}
         for kind in KINDS if not igb else KINDS[:-1]:
             peer = NICS[kind][1].replace(".2/24", ".1")
             tests[kind] = shlex.join(["./netdev.sh", vm.nic_of(kind), peer])
         yield Machine(vm, run_all(vm, tests))
         vm.check_splats()
+
+
+@pytest.mark.parametrize("base", our_bases())
+def test_kernels_with_all_handlers_in_threads(base: str) -> None:
+    spec = GuestSpec(cpus=2, queues=2, e1000e=True, extra_cmdline="threadirqs")
+    with Guest(our_kernel(base), spec) as vm:
+        vm.put(MODES.encode(), "/root/modes.py")
+        found = json.loads(vm.run(["python3", "/root/modes.py"]).stdout)
+        vm.ping()
+        vm.check_splats()
+    assert len(found) >= 4, found
+    assert all(one == ["1", errno.EOPNOTSUPP, errno.EOPNOTSUPP] for one in found.values()), found
 
 
 def check(printed: str, cases: set[str]) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helper threads of network devices, by the selftest of the series.
 
-On our 6.12; with `make check-long` on our 7.2, too. In the same guest of 6.12 the other selftest
-that its series has for networking, of NAPIs' settings, their threads and suspended interrupts.
+On our 6.12; with `make check-long` on our 7.2, with `make check-variants` on other preemption
+models. In the same guest of 6.12 the other selftest that its series has for networking, of NAPIs'
+settings, their threads and suspended interrupts.
 """
 
 import re
@@ -11,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 from test_upstream import results
 
-from conftest import MANAGERS
-from lab.kernel import build
+from conftest import MANAGERS, our_bases, our_kernel
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
 
@@ -43,11 +43,11 @@ OUTCOME = re.compile(
 NAPI_CASES = 13
 
 
-@pytest.fixture(scope="module", params=["6.12", pytest.param("7.2", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=our_bases())
 def machine(request: pytest.FixtureRequest) -> Iterator[Guest]:
     """A guest that runs the base with our series."""
     base = request.param
-    with Guest(build(base, patched=True), GuestSpec(cpus=CPUS, share=[selftests(base)])) as vm:
+    with Guest(our_kernel(base), GuestSpec(cpus=CPUS, share=[selftests(base)])) as vm:
         yield vm
         vm.check_splats()
 
@@ -74,7 +74,9 @@ def test_of_the_series(printed: str, case: str) -> None:
 
 
 # 7.2 has the interface without us, and upstream's tests of it.
-@pytest.mark.parametrize("machine", ["6.12"], indirect=True)
+@pytest.mark.parametrize(
+    "machine", [one for one in our_bases() if one.values == ("6.12",)], indirect=True
+)
 def test_settings_of_napis(machine: Guest) -> None:
     # The interfaces that it makes must keep their names, and its device is taken down and up.
     machine.run(["systemctl", "stop", *MANAGERS])
