@@ -17,7 +17,7 @@ import pytest
 from agreement import disagreements
 from test_profile import differing
 
-from conftest import DEBS, KERNELS, OURS, READER, TREE, Host, Settings, install, missing
+from conftest import DEBS, KERNELS, OURS, READER, TREE, UNBALANCED, Host, Settings, install, missing
 from lab.rootfs import NICS
 from lab.vm import Guest, GuestSpec
 
@@ -104,8 +104,7 @@ def interrupts(host: Host) -> dict[int, str]:
 def machine(debs: list[Path], tool_debs: list[Path], igb: str) -> Iterator[Machine]:
     spec = GuestSpec(
         cpus=CPUS, queues=QUEUES, e1000e=True, vmxnet3=True, igb=not igb, share=[DEBS, *tool_debs],
-        # To stop it once it has moved interrupts is too late: drivers place them anew meanwhile.
-        extra_cmdline="systemd.mask=irqbalance.service",
+        extra_cmdline=UNBALANCED,
     )  # fmt: skip
     with Guest(KERNELS[OURS](), spec) as vm:
         host = Host(OURS, vm)
