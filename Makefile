@@ -100,7 +100,7 @@ check: ## the gate: setup, lint, unit, series, debs, kernels, integration
 		{ echo "== gate: setup FAILED; gate exits with 10"; exit 10; }; \
 	RXLANE_STRICT=1 $(PYTHON) tests/gate --setup-took $$(($$(date +%s) - start))
 
-check-series: venv ## each patch of the series builds alone (long)
+check-series: venv ## each patch of the series builds alone and boots (long)
 	RXLANE_STRICT=1 $(LAB) series 6.12 --build
 	RXLANE_STRICT=1 $(LAB) series 7.2 --build
 

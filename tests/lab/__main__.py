@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     debian = verbs.add_parser("debian", help="fetch Debian's own kernel of this base")
     debian.set_defaults(debian=True)
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
-    series.add_argument("--build", action="store_true", help="each patch builds alone; W=1, sparse")
+    series.add_argument("--build", action="store_true", help="each patch builds alone, and boots")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
     verbs.add_parser("refresh", help="write the commits of build/kernel-BASE as patches")
     for name in ("kernel", "shell", "debian", "series", "tree", "refresh"):

@@ -7,7 +7,7 @@ import pytest
 
 from lab.base import BASES, read_base, touched
 from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
-from lab.eachpatch import OUTDATED, objects, warnings_in
+from lab.eachpatch import OUTDATED, keys, objects, warnings_in
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -66,3 +66,17 @@ def test_objects_are_those_of_the_kernels_own_c_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     files = ["net/core/dev.c", "tools/testing/x.c", "include/a.h", "net/core/later.c"]
     assert objects(tmp_path, files) == ["net/core/dev.o"]
+
+
+def test_what_passed_counts_until_the_code_of_a_patch_before_changes() -> None:
+    first, second, other = (
+        f"Subject: {word}\n\ndiff --git a/x b/x\n+{word}\n".encode() for word in ("a", "b", "c")
+    )
+    reworded = first.replace(b"Subject: a", b"Subject: an a")
+    before = list(keys(["6.12.1", "gcc 14"], [first, second]))
+    assert list(keys(["6.12.1", "gcc 14"], [reworded, second])) == before
+    assert list(keys(["6.12.1", "gcc 14"], [first, second, other]))[:2] == before
+    same, changed = keys(["6.12.1", "gcc 14"], [first, other])
+    assert same == before[0] and changed not in before
+    for anew in (keys(["6.12.1", "gcc 14"], [other, second]), keys(["6.12.2", "gcc 14"], [first])):
+        assert not {*anew} & {*before}
