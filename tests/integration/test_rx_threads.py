@@ -30,6 +30,7 @@ CASES = {
     "policy and affinity are kept",
     "nothing is delivered after down",
     "CPUs come and go",
+    "policy and affinity of users while CPUs are away",
     "moves between namespaces",
     "device is removed under load",
 }
