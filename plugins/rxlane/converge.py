@@ -145,18 +145,22 @@ class Converger:
             self._due = self._waiting
             return True
         self._events = still
+        kept = self._look()
+        self._waiting = self._due
+        return kept
+
+    def _look(self) -> bool:
+        """Put right what may be written now; False when there is nothing to keep any more."""
         self._changes, self._held = {}, {}
         try:
             done = self._replan(self._choose)
         except (RxlaneError, OSError) as error:
             self._failed(error)
-            self._waiting = self._due
             return True
         if done is None:
             self._log("info", "the layout was rolled back: it is kept no longer")
             return False
         self._succeeded(done)
-        self._waiting = self._due
         return True
 
     def _choose(self, plan: Plan) -> Plan:
