@@ -89,8 +89,10 @@ def napis(device: str, family: int | None) -> list[dict[str, int]]:
 
 
 def thread(pid: int) -> Settings:
+    policy = os.sched_getscheduler(pid)
     return {
-        "policy": POLICIES.get(os.sched_getscheduler(pid), "?"),
+        "policy": POLICIES.get(policy & ~os.SCHED_RESET_ON_FORK, "?"),
+        "reset_on_fork": bool(policy & os.SCHED_RESET_ON_FORK),
         "priority": os.sched_getparam(pid).sched_priority,
         "nice": os.getpriority(os.PRIO_PROCESS, pid),
         "affinity": sorted(os.sched_getaffinity(pid)),
