@@ -40,9 +40,10 @@ def check_threads(
         if len(cpus) == 1 and not one.stands(cpus):  # else it is so without the plan
             _check_others(one, cpus[0], theirs.get(cpus, ()))
     for one, cpus in chosen:
-        if one.realtime:
+        if one.realtime and not one.untouched(cpus):
             _check_irq_threads(present, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
+        if one.realtime:
             _check_beside(one, cpus, chosen)
 
 
@@ -67,7 +68,9 @@ def _check_beside(one: Wanted, cpus: tuple[int, ...], chosen: Iterable[Chosen]) 
     if not one.polling or len(cpus) > 1:
         return
     for other, own in chosen:
-        if other is not one and own == cpus and other.priority <= one.priority:
+        if other is one or own != cpus or other.priority > one.priority:
+            continue
+        if not (one.untouched(cpus) and other.untouched(own)):
             raise _starving(one, cpus[0], one, other)
 
 
@@ -75,7 +78,7 @@ def _check_others(one: Wanted, number: int, others: Iterable[Wanted]) -> None:
     """Refuse the same between a thread of the plan and those of other devices on its CPU."""
     for other in others:
         for poller, sleeper in ((one, other), (other, one)):
-            if poller.polling and poller.realtime and sleeper.rank <= poller.rank:
+            if poller.polling and poller.realtime and sleeper.priority <= poller.priority:
                 raise _starving(one, number, poller, sleeper)
 
 

@@ -67,12 +67,12 @@ def decide(
     planned = present if future is snapshot else View.of(future)
     others = neighbours.find(planned, neighbours.of_plan(future, policy), returning)
     try:
-        return _decide(planned, present, policy, others, met=others)
+        return _decide(planned, present, policy, others, returning, met=others)
     except RxlaneError as refusal:
         # Making way for other devices may be what is refused, not staying where one is.
         with contextlib.suppress(RxlaneError):
             if others:
-                return _decide(planned, present, policy, others, met=())
+                return _decide(planned, present, policy, others, returning, met=())
         raise refusal
 
 
@@ -81,6 +81,7 @@ def _decide(
     present: View,
     policy: Policy,
     others: tuple[Chosen, ...],
+    returning: Mapping[Target, Value],
     met: tuple[Chosen, ...],
 ) -> Plan:
     """decide(). view: the host as it will be with its channels. met: of the others, threads of
@@ -88,7 +89,7 @@ def _decide(
     """
     snapshot, future = present.snapshot, view.snapshot
     devices = assigned(snapshot, policy.sections)
-    draft = Draft(view, Index.of(future), present)
+    draft = Draft(view, Index.of(future), present, returning)
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
@@ -123,7 +124,7 @@ def _stand(
     if complete is snapshot.topology:
         return None
     view = View.of(replace(snapshot, topology=complete))
-    trial = Draft(view, draft.index, draft.present, aside=draft.aside)
+    trial = Draft(view, draft.index, draft.present, draft.returning, aside=draft.aside)
     placer = begin(complete)
     try:
         _lay_out(trial, placer, policy, others)
@@ -206,7 +207,8 @@ def _device(draft: Draft, section: Section, link: Link) -> list[Wanted]:
     if section.modes:
         modes = _modes(draft, section, link, managed)
     _timers(draft, section, link, managed)
-    return [Wanted(section, link, lane, modes.get(lane.queue.index, "off")) for lane in managed]
+    back = {lane.queue.index: neighbours.returned(lane, draft.returning) for lane in managed}
+    return [Wanted(section, link, lane, modes.get(queue, "off")) for queue, lane in back.items()]
 
 
 def _unlinked(link: Link, own: list[Lane]) -> str:

@@ -25,11 +25,13 @@ class Draft:
     """A plan in the making.
 
     view, index: the host as it will be with the channels wanted. present: the host as it is.
+    returning: settings that go back to these values unless this plan wants another.
     """
 
     view: View
     index: Index
     present: View
+    returning: Mapping[Target, Value] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     holds: list[Change] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
@@ -53,6 +55,10 @@ class Draft:
     def wanted(self, target: Target) -> Value | None:
         """Return the value that this plan gives the setting, None when it leaves it alone."""
         return self._wanted.get(target)
+
+    def coming(self, target: Target) -> Value | None:
+        """Return the value that it is given or goes back to, None when it stays as it is."""
+        return self._wanted.get(target, self.returning.get(target))
 
     def separated(self, link: Link) -> int:
         """Return how many rx threads the device will have: with any, it has no RPS and no RFS."""

@@ -79,7 +79,7 @@ def plan(
     verdicts = [_verdict(draft, one) for one in handlers]
     _report(draft, handlers, verdicts)
     chosen: list[Chosen] = []
-    present = {thread.irq: thread for thread in draft.view.snapshot.irq_threads}
+    present = _present(draft)
     turns: Counter[str] = Counter()
     for one, verdict in zip(handlers, verdicts, strict=True):
         if verdict.mode is not None:
@@ -96,6 +96,20 @@ def plan(
         present[one.irq.number] = IrqThread(one.irq.number, cpus)
         chosen.append((_wanted(one), cpus))
     return chosen, [present[number] for number in sorted(present)]
+
+
+def _present(draft: Draft) -> dict[int, IrqThread]:
+    """Return all IRQ threads by interrupt, on the CPUs where the plan's interrupts take them.
+
+    Only the thread of an interrupt whose mode can be switched stays where its interrupt was.
+    """
+    found = {thread.irq: thread for thread in draft.view.snapshot.irq_threads}
+    for (device, queue), lane in draft.view.lanes.items():
+        cpus = draft.coming(Target(device, queue, IRQ_CPUS))
+        irq = lane.irq
+        if cpus is not None and irq is not None and irq.number in found and irq.threaded is None:
+            found[irq.number] = IrqThread(irq.number, cpulist.parse(str(cpus)))
+    return found
 
 
 def _verdict(draft: Draft, one: _Handler) -> _Verdict:
@@ -180,4 +194,4 @@ def _wanted(one: _Handler) -> Wanted:
         text=section.text,
     )
     lane = replace(one.lane, thread=one.irq.thread, mode=(OFF, ON)[one.irq.threaded or 0])
-    return Wanted(like, one.link, lane, ON)
+    return Wanted(like, one.link, lane, ON, handler=True)

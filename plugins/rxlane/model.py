@@ -8,7 +8,7 @@ CPU and node numbers as in /sys/devices/system. None means "the kernel does not 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rxlane.items import MODES, REALTIME
@@ -72,6 +72,13 @@ class Thread:
         if self.policy not in REALTIME:
             return f"{self.policy}:{self.nice}"
         return f"{self.policy}:{self.priority}{f':{self.nice}' if self.nice else ''}"
+
+    def classed(self, sched: str) -> Thread:
+        """Return the thread as it is with what its sched says."""
+        policy, number, nice = (*sched.split(":"), "0")[:3]
+        if policy in REALTIME:
+            return replace(self, policy=policy, priority=int(number), nice=int(nice))
+        return replace(self, policy=policy, priority=0, nice=int(number))
 
 
 @dataclass(frozen=True, slots=True)

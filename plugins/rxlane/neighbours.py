@@ -9,6 +9,7 @@ Nor are rx threads, which are not read for every plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from rxlane import cpulist
 from rxlane.draft import assigned
@@ -38,29 +39,29 @@ def find(
     online = set(view.snapshot.topology.online)
     found = []
     for lane in view.lanes.values():
-        thread = lane.thread
-        if lane.device in inside or thread is None or lane.shared_with is not None:
+        if lane.device in inside or lane.shared_with is not None:
             continue
-        mode = _mode(lane, returning)
-        if mode in (None, OFF):
+        left = returned(lane, returning)
+        if left.thread is None or left.mode in (None, OFF):
             continue
-        sched = str(_back(lane, SCHED, returning) or thread.sched)
-        cpus = _back(lane, CPUS, returning)
-        numbers = thread.cpus if cpus is None else cpulist.parse(str(cpus))
-        like = Section(name="", sched=sched)
-        one = Wanted(like, view.links[lane.device], lane, str(mode))
-        found.append((one, tuple(n for n in numbers if n in online)))
+        one = Wanted(Section(name=""), view.links[lane.device], left, str(left.mode))
+        found.append((one, tuple(n for n in left.thread.cpus if n in online)))
     return tuple(found)
 
 
-def _mode(lane: Lane, returning: Mapping[Target, Value]) -> Value | None:
-    own = _back(lane, THREADED, returning)
+def returned(lane: Lane, returning: Mapping[Target, Value]) -> Lane:
+    """Return the lane with the mode and thread that it has once these values are back."""
     whole = returning.get(Target(lane.device, WHOLE, THREADED))
-    return own or whole or lane.mode
-
-
-def _back(lane: Lane, item: str, returning: Mapping[Target, Value]) -> Value | None:
-    return returning.get(Target(lane.device, lane.queue.index, item))
+    own = {
+        item: returning.get(Target(lane.device, lane.queue.index, item))
+        for item in (THREADED, CPUS, SCHED)
+    }
+    mode, thread = own[THREADED] or whole or lane.mode, lane.thread
+    if thread is not None and own[SCHED] is not None:
+        thread = thread.classed(str(own[SCHED]))
+    if thread is not None and own[CPUS] is not None:
+        thread = replace(thread, cpus=cpulist.parse(str(own[CPUS])))
+    return replace(lane, mode=None if mode is None else str(mode), thread=thread)
 
 
 def named(rows: Iterable[Chosen]) -> str:

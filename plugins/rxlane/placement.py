@@ -74,9 +74,11 @@ class _Chooser:
         """Return the CPUs that the section says, None where one is to be chosen."""
         given = one.section.cpus
         if given is None:
-            return self._online
+            thread = one.lane.thread
+            own = () if thread is None else thread.cpus
+            return tuple(n for n in own if n in self._online) or self._online
         if one.section.shared_cpus:
-            return given or self._pool(one)
+            return given or tuple(sorted(self._pool(one)))
         if not given:
             return None
         turn = self._turns[one.section.name]
@@ -130,20 +132,24 @@ def _fixed(lane: Lane) -> int | None:
 def check_realtime(host: Topology, chosen: Iterable[Chosen], others: Iterable[Chosen] = ()) -> None:
     """Refuse real-time threads that together would take too much of the host.
 
-    others: threads of devices outside of the plan.
+    others: threads of devices outside of the plan, to which those come that it leaves alone.
     """
-    chosen = [row for row in chosen if row[0].realtime]
-    _check_own(host, chosen)
-    _check_sum(host, chosen, [row for row in others if row[0].realtime])
+    rows = [row for row in chosen if row[0].realtime]
+    planned = [row for row in rows if not row[0].untouched(row[1])]
+    left = [row for row in rows if row[0].untouched(row[1])]
+    _check_own(host, planned)
+    _check_sum(host, planned, [*left, *(row for row in others if row[0].realtime)])
 
 
 def _check_own(host: Topology, chosen: Iterable[Chosen]) -> None:
     taken: set[int] = set()
     for one, cpus in chosen:
-        if taken.issuperset(cpus):
+        # What one section allows for its threads says nothing of another's.
+        cpu0 = one.section.allow_realtime_cpu0 or 0 not in cpus
+        if cpu0 and taken.issuperset(cpus):
             continue
         taken.update(cpus)
-        found = topology.realtime_problem(host, taken, one.section.allow_realtime_cpu0)
+        found = topology.realtime_problem(host, taken, cpu0)
         if found is not None:
             problem, remedy = found
             if one.section.cpus is None and len(host.online) > topology.HOUSEKEEPING_LEFT:
@@ -191,6 +197,8 @@ def _check_pollers(
     draft: Draft, host: Topology, chosen: list[tuple[Wanted, tuple[int, ...]]]
 ) -> None:
     pollers = [(one, cpus) for one, cpus in chosen if one.polling]
+    if all(one.untouched(cpus) for one, cpus in pollers):
+        return
     _check_poller_cpus(pollers)
     for one, cpus in pollers:
         if len(cpus) > 1:

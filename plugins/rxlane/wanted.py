@@ -17,7 +17,8 @@ class Wanted:
     """A lane to be placed and the mode it will be in.
 
     helper: the number of an rx thread, which is placed as a lane is. Its options are called as
-    those of NAPIs' threads with RX before.
+    those of NAPIs' threads with RX before. handler: it is an interrupt's thread, which sleeps, and
+    FIFO is how the kernel makes it: such a class of its own counts for nothing.
     """
 
     section: Section
@@ -25,15 +26,22 @@ class Wanted:
     lane: Lane
     mode: str
     helper: int | None = None
+    handler: bool = False
+
+    @property
+    def _sched(self) -> str:
+        """The class that the thread will have, its own where the section leaves that alone."""
+        own = None if self.handler or self.lane.thread is None else self.lane.thread.sched
+        return self.section.sched or own or ""
 
     @property
     def realtime(self) -> bool:
-        return (self.section.sched or "").partition(":")[0] in REALTIME
+        return self._sched.partition(":")[0] in REALTIME
 
     @property
     def priority(self) -> int:
         """The real-time priority, 0 for a fair thread."""
-        policy, _, number = (self.section.sched or "").partition(":")
+        policy, _, number = self._sched.partition(":")
         return int(number.partition(":")[0]) if policy in REALTIME else 0
 
     @property
@@ -45,21 +53,23 @@ class Wanted:
         """It wants its CPU for itself."""
         return self.polling or self.realtime
 
-    @property
-    def rank(self) -> int:
-        """The priority that it will have, also where the section leaves the class alone."""
-        thread = self.lane.thread
-        kept = self.section.sched is None and thread is not None
-        return thread.priority if kept and thread is not None else self.priority
-
     def stands(self, cpus: tuple[int, ...]) -> bool:
         """True when the thread runs like this on these CPUs already."""
         thread = self.lane.thread
         if thread is None or thread.cpus != cpus:
             return False
-        # The lane of an rx thread has no mode.
-        mode = self.lane.mode in (self.mode, None)
-        return mode and self.section.sched in (None, thread.sched)
+        return self._same_mode and self.section.sched in (None, thread.sched)
+
+    def untouched(self, cpus: tuple[int, ...]) -> bool:
+        """True when the plan says nothing new of the thread, whose class and CPUs are its own."""
+        thread = self.lane.thread
+        if thread is None or self.section.sched is not None or not self._same_mode:
+            return False
+        return self.section.cpus is None or thread.cpus == cpus
+
+    @property
+    def _same_mode(self) -> bool:
+        return self.lane.mode in (self.mode, None)  # the lane of an rx thread has none
 
 
 Chosen = tuple[Wanted, tuple[int, ...]]

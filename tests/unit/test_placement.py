@@ -14,8 +14,11 @@ from rxlane import topology
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
-from rxlane.model import IrqThread, Snapshot, Topology
-from rxlane.policy import Given, parse
+from rxlane.items import SCHED
+from rxlane.model import IrqThread, Snapshot, Thread, Topology
+from rxlane.plan import Target
+from rxlane.policy import Given, parse, parse_section
+from rxlane.sections import Policy
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
 from unit.test_layout import SECOND, asked, host, planned, refusal, values
@@ -297,6 +300,76 @@ def test_priority_50_over_another_interrupts_thread() -> None:
     assert threads(with_irq_thread(17, 4), **(options | {"thread_priority": 49}))
     fair = options | {"thread_policy": "other", "thread_priority": ""}
     assert threads(with_irq_thread(17, 4), **fair)
+
+
+def test_priority_50_where_an_interrupts_thread_will_be() -> None:
+    """It goes with its interrupt; one whose mode can be switched has CPUs of its own."""
+    options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}
+    to_4 = options | {"irq_cpus": 4}
+    error = refusal(with_irq_thread(40, 3), **to_4)
+    assert "on CPU 4 would hold up the thread of IRQ 40" in str(error)
+    assert threads(with_irq_thread(40, 4), **(options | {"irq_cpus": "3"}))
+    start = with_irq_thread(40, 3)
+    own = replace(start, irqs=tuple(replace(irq, threaded=1) for irq in start.irqs))
+    assert threads(own, **to_4)
+
+
+def realtime(start: Snapshot, cpus: tuple[int, ...], mode: int = 1) -> Snapshot:
+    """The host with every NAPI's thread FIFO 60, by another's hand."""
+    fifo = (Thread(500 + n, f"napi/eth0-{n}", "fifo", 60, 0, cpus) for n in range(4))
+    (link,) = start.links
+    napis = (replace(n, threaded=mode, pid=500 + at) for at, n in enumerate(link.napis))
+    return replace(start, links=(replace(link, napis=tuple(napis)),), threads=tuple(fifo))
+
+
+def test_the_class_that_threads_have_already_counts() -> None:
+    everywhere = tuple(range(8))
+    start = realtime(host(), everywhere)
+    error = refusal(start, threaded="busy-poll", thread_cpus="0-3")
+    assert "could run on CPU 0" in str(error)
+    assert "CPU 0" in str(refusal(start, threaded="busy-poll")), "they may be anywhere"
+    beside = replace(start, irq_threads=(IrqThread(17, (5,)),))
+    error = refusal(beside, threaded="on", thread_cpus="4-7")
+    assert "priority 60 on CPU 5 would hold up the thread of IRQ 17" in str(error)
+    auto = threads(start, threaded="busy-poll", thread_cpus="auto")
+    assert len(set(auto.values())) == 4 and "0" not in auto.values()
+    fair = threads(start, threaded="busy-poll", thread_cpus="0-3", thread_policy="other")
+    assert list(fair.values()) == ["0", "1", "2", "3"]
+
+
+def test_what_others_made_of_threads_is_no_reason_to_refuse_the_rest() -> None:
+    start = realtime(host(), (0,))
+    assert threads(start, threaded="on", thread_cpus="0", thread_spread="all")
+    assert decide(start, asked(threaded="on", defer_hard_irqs=5)).changes
+    assert not decide(realtime(host(), (0,), mode=2), asked(threaded="busy-poll")).changes
+
+
+def test_a_class_that_goes_back_does_not_count() -> None:
+    """As when a profile without it follows one that had set it."""
+    start = realtime(host(), tuple(range(8)))
+    back = {Target("eth0", queue, SCHED): "other:0" for queue in range(4)}
+    plan = decide(start, asked(threaded="busy-poll", thread_cpus="0-3"), returning=back)
+    assert plan.changes
+
+
+def test_cpu_0_is_for_whom_it_was_allowed() -> None:
+    """In whatever order the sections come."""
+    both = host(simhost.link(queues=1), simhost.link("eth1", 1, ifindex=3, base=9000))
+    forbidden = {"threaded": "on", "thread_cpus": "0"}
+    forbidden |= {name: str(value) for name, value in FIFO.items()}
+    allowed = forbidden | {"allow_realtime_cpu0": "1"}
+    elsewhere = forbidden | {"thread_cpus": "3"}
+
+    def of(first: dict[str, str], second: dict[str, str]) -> Policy:
+        given = zip(("a", "b"), ("eth0", "eth1"), (first, second), strict=True)
+        return Policy(tuple(parse_section(name, [device], own) for name, device, own in given))
+
+    for order in ((allowed, elsewhere), (elsewhere, allowed)):
+        assert decide(both, of(*order)).changes
+    for order in ((allowed, forbidden), (forbidden, allowed)):
+        with pytest.raises(RxlaneError, match="could run on CPU 0") as caught:
+            decide(both, of(*order))
+        assert caught.value.device == ("eth1" if order[0] is allowed else "eth0")
 
 
 def test_a_realtime_poller_leaves_nobody_behind_on_its_cpu() -> None:
