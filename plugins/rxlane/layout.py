@@ -127,7 +127,8 @@ def _request(draft: Draft, host: Topology, one: Wanted) -> Request:
     stands = draft.stands_on(Target(link.name, lane.queue.index, IRQ_CPUS))
     if section.cpus:
         return Request(link.ifindex, section.cpus, link.node, named=True, stands=stands)
-    pool = topology.pool(host, exclusive=False, realtime=False, cpu0=False)
+    vcpus = draft.view.snapshot.vcpus
+    pool = topology.pool(host, vcpus, exclusive=False, realtime=False, cpu0=False)
     pool = topology.near(host, pool, link.node)
     pool = topology.restrict(host, pool, section.placement, link.node)
     spread = section.placement == topology.SPREAD_LLC

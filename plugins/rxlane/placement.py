@@ -102,15 +102,16 @@ class _Chooser:
     def _pool(self, one: Wanted) -> tuple[int, ...]:
         kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
         if kind not in self._pools:
-            self._pools[kind] = pool(self._host, one)
+            self._pools[kind] = pool(self._draft, self._host, one)
         return topology.restrict(
             self._host, self._pools[kind], one.section.placement, one.link.node
         )
 
 
-def pool(host: Topology, one: Wanted) -> tuple[int, ...]:
+def pool(draft: Draft, host: Topology, one: Wanted) -> tuple[int, ...]:
     """Return the CPUs that a thread like this one chooses from; REFUSED where none may have it."""
-    found = topology.pool(host, one.exclusive, one.realtime, one.section.allow_realtime_cpu0)
+    vcpus, cpu0 = draft.view.snapshot.vcpus, one.section.allow_realtime_cpu0
+    found = topology.pool(host, vcpus, one.exclusive, one.realtime, cpu0)
     if not found and one.realtime:
         problem, remedy = topology.realtime_problem(host, host.online, False) or (
             "there is no CPU for a real-time thread",

@@ -151,6 +151,15 @@ class Policy:
         return (*self.sections, *self.irq, *self.steering)
 
     @property
+    def guests(self) -> bool:
+        """True when taps matter, or vCPUs, whose CPUs are left out where CPUs are chosen."""
+        placed = [section.cpus for section in self.sections]
+        placed += [section.cpus for section in self.irq]
+        placed += [section.rx_cpus for section in self.steering]
+        taps = ((section.vhost_cpus, section.tap_rps) for section in self.steering)
+        return () in placed or any(given != (None, None) for given in taps)
+
+    @property
     def tunes(self) -> bool:
         """True when anything is asked for that ethtool knows."""
         return any(s.resets or s.tunables for s in self.sections) or any(

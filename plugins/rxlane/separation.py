@@ -116,7 +116,7 @@ def _job(
     host, first = placer.topology, _wanted(job, 0)
     if section.rx_threads == 0:
         return job
-    every = topology.restrict(host, pool(host, first), section.rx_placement, link.node)
+    every = topology.restrict(host, pool(draft, host, first), section.rx_placement, link.node)
     job.node = topology.near(host, every, link.node)
     away = _taken(draft, link, bound)
     free = tuple(n for n in job.node if n not in away and not placer.busy(n))

@@ -127,12 +127,13 @@ def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:
     found = {*CHEAP_ITEMS, *items}
     if policy.tunes:
         found.update(ETHTOOL_ITEMS)
+    if policy.guests:
+        found.add(VHOST_CPUS)
     for section in policy.steering:
         # Each excludes the other on a device.
         found.update((RPS, RX_THREADS) if section.rps is not None else ())
         found.update((RFS, RX_THREADS) if section.rfs is not None else ())
         found.update((*SEPARATION_ITEMS, RPS, RFS) if section.separates else ())
         found.update(XPS_ITEMS if section.xps is not None else ())
-        found.update((VHOST_CPUS,) if section.vhost_cpus is not None else ())
-        found.update((VHOST_CPUS, RPS, RX_THREADS) if section.tap_rps is not None else ())
+        found.update((RPS, RX_THREADS) if section.tap_rps is not None else ())
     return frozenset(found)

@@ -62,12 +62,20 @@ def first_of_cores(topology: Topology, cpus: Collection[int]) -> tuple[int, ...]
     return tuple(found)
 
 
-def pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
+def pool(
+    topology: Topology, vcpus: Collection[int], exclusive: bool, realtime: bool, cpu0: bool
+) -> tuple[int, ...]:
     """Return the CPUs that `auto` chooses from; empty when there is none to give.
 
-    exclusive: a busy poller or a real-time thread, which wants a CPU for itself; fair threads and
-    interrupts share all housekeeping CPUs, CPU 0 last. cpu0: real-time threads may use CPU 0.
+    vcpus: CPUs to which vCPUs are bound, which are left out unless there are no others. exclusive:
+    a busy poller or a real-time thread, which wants a CPU for itself; fair threads and interrupts
+    share all housekeeping CPUs, CPU 0 last. cpu0: real-time threads may use CPU 0.
     """
+    every = _pool(topology, exclusive, realtime, cpu0)
+    return tuple(n for n in every if n not in vcpus) or every
+
+
+def _pool(topology: Topology, exclusive: bool, realtime: bool, cpu0: bool) -> tuple[int, ...]:
     usable = topology.open
     if not exclusive:
         ordinary = topology.housekeeping or usable

@@ -27,13 +27,22 @@ def test_pool_of_exclusive_threads(
     cpus: int, isolated: tuple[int, ...], realtime: bool, cpu0: bool, pool: tuple[int, ...]
 ) -> None:
     host = simhost.topology(cpus, isolated=isolated)
-    assert topology.pool(host, True, realtime, cpu0) == pool
+    assert topology.pool(host, (), True, realtime, cpu0) == pool
 
 
 def test_ordinary_threads_stay_off_isolated_cpus_and_cpu_0() -> None:
     host = simhost.topology(4, isolated=(3,))
-    assert topology.pool(host, False, False, False) == (1, 2, 0)
-    assert topology.pool(simhost.topology(1), False, False, False) == (0,)
+    assert topology.pool(host, (), False, False, False) == (1, 2, 0)
+    assert topology.pool(simhost.topology(1), (), False, False, False) == (0,)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_cpus_of_vcpus_are_nobodys_choice_while_there_are_others(exclusive: bool) -> None:
+    host = simhost.topology(8, isolated=(6, 7))
+    found = topology.pool(host, (4, 5, 6, 7), exclusive, False, False)
+    assert sorted(found) == ([1, 2, 3] if exclusive else [0, 1, 2, 3])
+    every = tuple(range(8))
+    assert topology.pool(host, every, exclusive, False, False)
 
 
 def test_pollers_take_a_cpu_each_near_ones_first() -> None:

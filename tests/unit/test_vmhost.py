@@ -67,6 +67,18 @@ def test_auto_leaves_the_cpus_of_vcpus_out() -> None:
     assert full.changes == () and "every housekeeping CPU" in str(full.skips[0])
 
 
+def test_what_is_placed_by_itself_stays_off_the_cpus_of_vcpus() -> None:
+    start = host(tap(), vcpus=(2, 3, 4, 5))
+    alone = decide(start, parse_mixed("x", ["eth0"], {"threaded": "on", "thread_cpus": "auto"}))
+    shared = {"threaded": "on", "thread_cpus": "auto", "thread_spread": "all", "irq_cpus": "auto"}
+    both = decide(start, parse_mixed("x", ["eth0"], shared))
+    found: dict[str, list[object]] = {c.target.item: [] for c in (*alone.changes, *both.changes)}
+    for change in (*alone.changes, *both.changes):
+        found[change.target.item].append(change.after)
+    assert {*found["thread-cpus"]} == {"0", "1", "6", "7", "0-1,6-7"}
+    assert {*found["irq-cpus"]} == {"0", "1", "6", "7"}
+
+
 def test_without_a_guest_it_is_reported_and_fails_nothing() -> None:
     plan = decide(host(), asked(vhost_cpus="0-1", tap_rps="0-1"))
     assert plan.changes == () and plan.warnings == ()
