@@ -30,6 +30,7 @@ SETTLE_MOST = 0.6  # seconds from the first announcement to the look, quiet or n
 PEACE = 60.0  # seconds between two rewrites of what another program changes
 RESETS = 6  # rewrites in that time of what resets cost; more are no accident
 RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)  # seconds after a failure, then only announcements count
+LATE = 5.0  # seconds from a tap's carrier to its guest's threads, whose start nothing announces
 LEAVING = 2  # tries that may miss a device
 SHOWN = 3  # settings named in a log line
 
@@ -144,8 +145,11 @@ class Converger:
             self._events = []
             self._due = self._waiting
             return True
-        self._events = still
+        self._events, late = still, any(event.tun for event in still)
         kept = self._look()
+        if kept and late:
+            then = self._clock() + LATE
+            self._due = then if self._due is None else min(self._due, then)
         self._waiting = self._due
         return kept
 

@@ -17,7 +17,7 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rxlane import genl, netlink, rtnetlink
 from rxlane import uapi as u
@@ -26,7 +26,7 @@ from rxlane.netdev import Netdev
 from rxlane.netlink import Message
 from rxlane.notify import IN_MODIFY, Folders
 from rxlane.places import Folder
-from rxlane.rtnetlink import LinkRow
+from rxlane.rtnetlink import LinkState
 from rxlane.sysfs import Sysfs
 
 ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
@@ -37,13 +37,15 @@ KERNEL = 0  # the sender's netlink port; anything else is no announcement
 class Event:
     """device and ifindex are None when it is about all devices; what is for the log.
 
-    reset: the kernel or the driver may have lost settings by this, without another's doing.
+    reset: the kernel or the driver may have lost settings by this, without another's doing. tun:
+    it is about a tap or its like.
     """
 
     what: str
     device: str | None = None
     ifindex: int | None = None
     reset: bool = True
+    tun: bool = False
 
     def __str__(self) -> str:
         return self.what if self.device is None else f"{self.device} {self.what}"
@@ -53,21 +55,11 @@ class Event:
 APPLIED = Event("the layout was applied", reset=False)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """mtu and xdp are None until a message told: many drivers set up queues anew for them."""
-
-    name: str
-    up: bool
-    mtu: bytes | None = None
-    xdp: bytes | None = None
-
-
 class Links:
     """The network namespace's links as the messages so far tell them."""
 
-    def __init__(self, rows: Iterable[LinkRow]) -> None:
-        self._known = {row.ifindex: LinkState(row.name, row.up) for row in rows}
+    def __init__(self, states: Iterable[LinkState]) -> None:
+        self._known = {state.ifindex: state for state in states}
 
     @property
     def names(self) -> dict[int, str]:
@@ -83,38 +75,47 @@ class Links:
         """Take in one rtnetlink message; return what it tells of interest to a layout."""
         if message.type not in (u.RTM_NEWLINK, u.RTM_DELLINK):
             return None
-        row = rtnetlink.parse_link(message.body)
-        attributes = rtnetlink.link_attrs(message.body)
-        if message.type == u.RTM_DELLINK:
-            # Bridges and the like send DELLINK of another family for a port that only leaves them.
-            if message.body[0] == socket.AF_UNSPEC:
-                self._known.pop(row.ifindex, None)
+        new = rtnetlink.parse_state(message.body)
+        if message.body[0] != socket.AF_UNSPEC:
+            # Bridges and the like send these of their ports, in a family of their own and with
+            # little in them: DELLINK for one that only leaves.
             return None
-        old = self._known.get(row.ifindex)
-        mtu, xdp = attributes.get(u.IFLA_MTU), attributes.get(u.IFLA_XDP)
-        new = LinkState(
-            row.name,
-            row.up,
-            mtu if mtu is not None or old is None else old.mtu,
-            xdp if xdp is not None or old is None else old.xdp,
-        )
-        self._known[row.ifindex] = new
+        if message.type == u.RTM_DELLINK:
+            self._known.pop(new.ifindex, None)
+            return None
+        old = self._known.get(new.ifindex)
+        self._known[new.ifindex] = new if old is None else _completed(old, new)
         what = "appeared" if old is None else _difference(old, new)
         if what is None:
             return None
-        return Event(what, row.name, row.ifindex, reset=not what.startswith("renamed"))
+        return Event(what, new.name, new.ifindex, not what.startswith("renamed"), new.tun)
+
+
+def _completed(old: LinkState, new: LinkState) -> LinkState:
+    """Return the state with what a message did not tell as it was."""
+    kept = {name: getattr(old, name) for name in _TOLD if getattr(new, name) is None}
+    return replace(new, tun=new.tun or old.tun, **kept)
+
+
+_TOLD = ("mtu", "xdp", "carrier", "carriers")
 
 
 def _difference(old: LinkState, new: LinkState) -> str | None:
-    """Say what happened; a link that went down has nothing to lay out, so that is nothing."""
+    """Say what happened; a link that went down has nothing to lay out, so that is nothing.
+
+    Many drivers set up queues anew for another MTU or XDP program; one that resets its NIC loses
+    the carrier meanwhile, be it for so short that only the count tells.
+    """
     if old.name != new.name:
         return f"renamed from {old.name}"
     if new.up and not old.up:
         return "went up"
-    if old.mtu is not None and old.mtu != new.mtu:
+    if None not in (old.mtu, new.mtu) and old.mtu != new.mtu:
         return "got another MTU"
-    if old.xdp is not None and old.xdp != new.xdp:
+    if None not in (old.xdp, new.xdp) and old.xdp != new.xdp:
         return "got another XDP program"
+    if new.up and new.carrier and None not in (old.carriers, new.carriers):
+        return None if old.carriers == new.carriers else "got its carrier back"
     return None
 
 
@@ -300,7 +301,7 @@ class Sources:
             if group is not None:
                 self._open(u.NETLINK_GENERIC, group, self._ethtool)
             # After the subscription, so that no change falls between.
-            self.links = Links(rtnetlink.links())
+            self.links = Links(rtnetlink.states())
         except (OSError, RxlaneError):
             self.close()
             raise
@@ -366,7 +367,7 @@ class Sources:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self.links = Links(rtnetlink.links())
+                self.links = Links(rtnetlink.states())
                 found.append(Event("events were lost"))
                 continue
             if port == KERNEL:

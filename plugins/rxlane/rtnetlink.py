@@ -23,6 +23,13 @@ from rxlane.netlink import (
 )
 
 _OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES))
+_OF_STATE = frozenset(
+    (
+        *(u.IFLA_IFNAME, u.IFLA_MTU, u.IFLA_LINKINFO),
+        *(u.IFLA_CARRIER, u.IFLA_CARRIER_CHANGES, u.IFLA_XDP),
+    )
+)
+TUN = "tun"  # what drivers/net/tun.c calls its links, taps too
 _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
 _IFADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
@@ -39,38 +46,79 @@ class LinkRow:
     rx_allocated: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What an announcement of a link is compared by; None where the message does not tell.
+
+    xdp: which programs it has. carrier: it has one. carriers: how often that has changed. tun: it
+    is a tap or its like.
+    """
+
+    ifindex: int
+    name: str
+    up: bool
+    mtu: int | None = None
+    xdp: bytes | None = None
+    carrier: bool | None = None
+    carriers: int | None = None
+    tun: bool = False
+
+
 def parse_link(body: bytes) -> LinkRow:
+    index, up, name, found = _parse(body, _OF_LINK)
+    allocated = found.get(u.IFLA_NUM_RX_QUEUES)
+    return LinkRow(index, name, up, 0 if allocated is None else attr_uint(allocated))
+
+
+def parse_state(body: bytes) -> LinkState:
+    index, up, name, found = _parse(body, _OF_STATE)
+    mtu, carrier, carriers = (
+        attr_uint(found[number]) if number in found else None
+        for number in (u.IFLA_MTU, u.IFLA_CARRIER, u.IFLA_CARRIER_CHANGES)
+    )
+    kind = dict(parse_attrs(found.get(u.IFLA_LINKINFO, b""))).get(u.IFLA_INFO_KIND, b"")
+    return LinkState(
+        index,
+        name,
+        up,
+        mtu,
+        found.get(u.IFLA_XDP),
+        None if carrier is None else bool(carrier),
+        carriers,
+        attr_text(kind) == TUN,
+    )
+
+
+def _parse(body: bytes, wanted: frozenset[int]) -> tuple[int, bool, str, dict[int, bytes]]:
+    """Return the index of a link, whether it is up, its name, and what is wanted beside."""
     if len(body) < _IFINFO.size:
         raise malformed(f"link of {len(body)} bytes")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
     # Of some forty attributes; there may be thousands of links.
-    found = pick_attrs(body, _IFINFO.size, _OF_LINK)
+    found = pick_attrs(body, _IFINFO.size, wanted)
     if u.IFLA_IFNAME not in found:
         raise malformed("link without a name")
-    allocated = found.get(u.IFLA_NUM_RX_QUEUES)
-    return LinkRow(
-        index,
-        attr_text(found[u.IFLA_IFNAME]),
-        bool(flags & u.IFF_UP),
-        0 if allocated is None else attr_uint(allocated),
-    )
-
-
-def link_attrs(body: bytes) -> dict[int, bytes]:
-    """Return the attributes of a link message."""
-    return dict(parse_attrs(body, _IFINFO.size))
+    return index, bool(flags & u.IFF_UP), attr_text(found[u.IFLA_IFNAME]), found
 
 
 def links() -> list[LinkRow]:
     """Return the network namespace's links by RTM_GETLINK, ascending by ifindex."""
+    return sorted(map(parse_link, _dump()), key=lambda row: row.ifindex)
+
+
+def states() -> list[LinkState]:
+    """Return the same links as they are for what announcements tell later."""
+    return [parse_state(body) for body in _dump()]
+
+
+def _dump() -> list[bytes]:
     body = _IFINFO.pack(u.AF_UNSPEC, 0, 0, 0, 0)
     body += pack_u32(u.IFLA_EXT_MASK, u.RTEXT_FILTER_SKIP_STATS)
     route = Socket(u.NETLINK_ROUTE)
     try:
-        rows = [parse_link(b) for b in route.dump(u.RTM_GETLINK, body, "links")]
+        return list(route.dump(u.RTM_GETLINK, body, "links"))
     finally:
         route.close()
-    return sorted(rows, key=lambda row: row.ifindex)
 
 
 def resolve(name: str) -> str | None:

@@ -94,6 +94,8 @@ class Kept:
 
     def relevant(self, present: Names, event: Event) -> bool:
         """True for what may concern the layout: on a host of containers most links do not."""
+        if event.tun and self._policy.guests:
+            return True
         if self._names or event.device is None:
             self._update(present)
             return self._follower.covers(event)

@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,13 @@ def operation(host: Host, name: str) -> tuple[str, list[str]]:
              f"udevadm settle; ip link set {other} up"],
         ),
         "MTU": (other, [f"ip link set {other} mtu 1400; ip link set {other} mtu 1500"]),
+        "rename": (other, [f"ip link set {other} name lane0", "sleep 1",
+                           f"ip link set lane0 name {other}"]),
+        "namespace": (
+            other,
+            [f"ip netns add away; ip link set {other} netns away", "sleep 1",
+             f"ip -n away link set {other} netns 1; ip netns delete away; ip link set {other} up"],
+        ),
         "CPU off, on": (virtio, [f"echo 0 > {cpu}", "sleep 2", f"echo 1 > {cpu}"]),
     }[name]  # fmt: skip
 
@@ -83,37 +91,47 @@ WRITES = {
     "RPS off": "rps_cpus",
     "threads off": "threaded",
 }
-OPERATIONS = (*WRITES, "down, up", "channels", "unbind, bind", "MTU", "CPU off, on")
+OPERATIONS = (*WRITES, "down, up", "channels", "unbind, bind", "MTU", "rename", "namespace",
+              "CPU off, on")  # fmt: skip
 
 
 def stands_again(host: Host, name: str) -> dict[str, object]:
     device, commands = operation(host, name)
     host.vm.put(SCRIPT, "/root/kept.py")
-    said = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=180)
-    found: dict[str, object] = json.loads(said.stdout)
+    answer = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=180)
+    found: dict[str, object] = json.loads(answer.stdout)
     print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
           f" were lost, all stood again after {found['seconds']} s")  # fmt: skip
     return found
 
 
-@pytest.fixture
-def watched(guest: Host) -> Iterator[Host]:
-    before = guest.settings()
-    devices = (guest.vm.nic, device_of(guest, "vmxnet3"))
+@contextmanager
+def watching(host: Host, *words: str) -> Iterator[None]:
+    before = host.settings()
     unit = ("systemd-run", "--quiet", f"--unit={WATCH}", "--collect")
-    guest.run(*unit, "rxlane", "watch", *WORDS, *devices)
+    host.run(*unit, "rxlane", "watch", *words)
     try:
         end = time.monotonic() + 60
-        while guest.run("rxlane", "verify", check=False).stdout.startswith("0 of 0"):
+        while host.run("rxlane", "verify", check=False).stdout.startswith("0 of 0"):
             assert time.monotonic() < end, "rxlane watch applied nothing within a minute"
             time.sleep(0.5)
-        yield guest
+        yield
     finally:
-        journal = guest.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
-        print(journal)
-        guest.run("systemctl", "stop", WATCH, check=False)
-        guest.run("rxlane", "rollback")
-    assert differing(before, guest.settings()) == {}
+        print(said(host))
+        host.run("systemctl", "stop", WATCH, check=False)
+        host.run("rxlane", "rollback")
+    assert differing(before, host.settings()) == {}
+
+
+def said(host: Host) -> str:
+    text: str = host.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
+    return text
+
+
+@pytest.fixture
+def watched(guest: Host) -> Iterator[Host]:
+    with watching(guest, *WORDS, guest.vm.nic, device_of(guest, "vmxnet3")):
+        yield guest
 
 
 @pytest.mark.kernels(OURS)
@@ -123,9 +141,8 @@ def test_watch_keeps_the_layout(watched: Host) -> None:
     assert {name: f for name, f in found.items() if f["seconds"] is None} == {}
     assert any(f["lost"] for f in found.values()), "nothing was ever lost, so this shows nothing"
     # What is written may stand again before the first look.
-    said = watched.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
     for file in WRITES.values():
-        assert re.search(rf"put right after \S+ had {file} written", said), file
+        assert re.search(rf"put right after \S+ had {file} written", said(watched)), file
     pid = watched.run("systemctl", "show", "-P", "MainPID", WATCH).stdout.strip()
     time.sleep(5)  # the last operation's echo
     idle = _ticks(watched, pid)
@@ -146,9 +163,44 @@ def test_watch_is_prompt(watched: Host) -> None:
 @pytest.mark.kernels(OURS)
 def test_irqbalance_is_put_right(watched: Host) -> None:
     found = stands_again(watched, "irqbalance")
-    said = watched.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
-    assert re.search(r"put right after .*smp_affinity written", said), "it moved none of the layout"
+    moved = re.search(r"put right after .*smp_affinity written", said(watched))
+    assert moved, "it moved none of the layout"
     assert found["seconds"] is not None and float(str(found["seconds"])) <= LIMIT
+
+
+@pytest.mark.kernels(OURS)
+def test_watch_hears_the_first_change_and_a_reset(guest: Host) -> None:
+    """Neither the device nor its threads go: only the MTU, or the carrier, tell of it."""
+    nic = device_of(guest, "e1000e")
+    with watching(guest, "-o", "threaded=on", "-o", "thread_cpus=3", nic):
+        for command, words in (
+            (f"ip link set {nic} mtu 1400; ip link set {nic} mtu 1500", "got another MTU"),
+            (f"ethtool -r {nic}", "got its carrier back"),
+        ):
+            pid = guest.run("sh", "-c", f"pgrep -x 'napi/{nic}-[0-9]*'").stdout.strip()
+            guest.run("taskset", "-pc", "1", pid)
+            guest.run("sh", "-c", command)
+            _until(guest, f"taskset -pc {pid} | grep -q ': 3$'")
+            assert f"put right after {nic} {words}" in said(guest)
+
+
+@pytest.mark.kernels(OURS)
+def test_taps_that_come_later(guest: Host) -> None:
+    """As those of guests that are started after the host was laid out."""
+    with watching(guest, "-o", "tap_rps=2-3", "-o", "defer_hard_irqs=7", guest.vm.nic):
+        guest.run("sh", "-c", "ip tuntap add mode tap tap7 && ip link set tap7 up")
+        try:
+            rps = "/sys/class/net/tap7/queues/rx-0/rps_cpus"
+            _until(guest, f"grep -qx '0*c' {rps}")
+            assert "drifted" not in guest.run("rxlane", "verify").stdout
+        finally:
+            guest.run("ip", "link", "delete", "tap7")
+
+
+def _until(host: Host, condition: str) -> None:
+    """Wait until a shell command says that it is so."""
+    loop = f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; exit 1"
+    host.run("sh", "-c", loop, timeout=180)
 
 
 def _ticks(host: Host, pid: str) -> tuple[str, ...]:
@@ -177,9 +229,9 @@ def test_tuned_keeps_what_is_left_of_a_profile(guest: Host) -> None:
     before = guest.settings()
     guest.run("tuned-adm", "profile", PROFILE, timeout=180)
     try:
-        said = guest.run("busctl", "call", "com.redhat.tuned", "/Tuned", "com.redhat.tuned.control",
+        done = guest.run("busctl", "call", "com.redhat.tuned", "/Tuned", "com.redhat.tuned.control",
                          "instance_destroy", "s", "flow_steering", timeout=180)  # fmt: skip
-        assert said.stdout.startswith("(bs) true"), said.stdout
+        assert done.stdout.startswith("(bs) true"), done.stdout
         time.sleep(SOON + 5)
         found = stands_again(guest, "threads off")
     finally:
@@ -222,9 +274,9 @@ def test_unconfirmed_comes_back(guest: Host) -> None:
     assert differing(before, guest.settings())
     guest.run("systemctl", "kill", "--signal=KILL", "rxlane-confirm-*")
     end = time.monotonic() + 15
-    while "priority: 99" not in (said := _scheduling(guest)) and time.monotonic() < end:
+    while "priority: 99" not in (class_ := _scheduling(guest)) and time.monotonic() < end:
         time.sleep(0.5)
-    assert "SCHED_FIFO" in said and "priority: 99" in said
+    assert "SCHED_FIFO" in class_ and "priority: 99" in class_
     assert restored(guest, before, 40)
     assert "not confirmed" in guest.run("journalctl", "--no-pager", "-t", "rxlane").stdout
     assert guest.run("rxlane", "confirm", check=False).rc == 2
@@ -236,8 +288,8 @@ def _scheduling(host: Host) -> str:
     if not units.stdout.split():
         return ""
     pid = host.run("systemctl", "show", "-P", "MainPID", units.stdout.split()[0]).stdout.strip()
-    said: str = host.run("chrt", "-p", pid, check=False).stdout
-    return said
+    found: str = host.run("chrt", "-p", pid, check=False).stdout
+    return found
 
 
 @pytest.mark.kernels(OURS)

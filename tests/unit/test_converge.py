@@ -14,16 +14,26 @@ import pytest
 
 from rxlane import converge, events, rtnetlink, watch
 from rxlane.apply import Applied, apply
-from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger, Follower
+from rxlane.converge import (
+    LATE,
+    PEACE,
+    RESETS,
+    RETRIES,
+    SETTLE,
+    SETTLE_MOST,
+    Choose,
+    Converger,
+    Follower,
+)
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import APPLIED, Event, Links
 from rxlane.journal import Store
 from rxlane.model import Thread
 from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
-from rxlane.policy import Given, parse
+from rxlane.policy import Given, parse, parse_mixed
 from rxlane.rollback import rollback
-from rxlane.rtnetlink import LinkRow
+from rxlane.rtnetlink import LinkState
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import simhost
@@ -54,7 +64,7 @@ class Sources:
 
     @classmethod
     def of(cls, host: SimHost) -> Sources:
-        return cls(Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()))
+        return cls(Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values()))
 
 
 @dataclass
@@ -485,6 +495,25 @@ def test_links_of_containers_are_passed_over(
     assert not every.relevant(Event("appeared", "veth7", 70))
 
 
+def test_taps_that_come_later_are_laid_out_with_the_rest(tmp_path: Path) -> None:
+    """Their guests' threads start after them, and nothing announces that."""
+    tap = Event("appeared", "tap0", 9, tun=True)
+    start = SimHost(simhost.snapshot())
+    plain = Bench(start, Store(tmp_path / "plain"), policy("eth0", **FULL))
+    assert not plain.relevant(tap)
+    asked = parse_mixed("x", ["eth0"], {"vhost_cpus": "3"})
+    bench = Bench(SimHost(simhost.snapshot()), Store(tmp_path / "taps"), asked)
+    assert bench.relevant(tap) and not bench.relevant(Event("appeared", "veth7", 70))
+    worker = Thread(900, "vhost-899", "other", 0, 0, tuple(range(8)))
+    link = simhost.link("tap0", 1, ifindex=9, base=9000, physical=False)
+    bench.host.links["tap0"] = replace(link, napis=(), tap=True)
+    assert bench.happens(tap) and bench.converger.timeout() == LATE
+    bench.host.links["tap0"] = replace(bench.host.links["tap0"], vhosts=(worker,))
+    assert bench.happens(after=LATE)
+    assert bench.host.links["tap0"].vhosts[0].cpus == (3,)
+    assert bench.converger.timeout() is None, "one more look, no more"
+
+
 # -- the loop, on real descriptors ----------------------------------------------------------------
 
 
@@ -494,7 +523,7 @@ class Pipe:
     def __init__(self) -> None:
         self.out, self.into = os.pipe()
         self.descriptors = (self.out,)
-        self.links = Links([LinkRow(2, "eth0", True)])
+        self.links = Links([LinkState(2, "eth0", True)])
 
     def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
@@ -550,7 +579,7 @@ def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> Non
         def close(self) -> None: ...
 
     try:
-        monkeypatch.setattr(rtnetlink, "links", lambda: [LinkRow(4, "new0", True)])
+        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
         descriptor = sources.descriptors[0]
         monkeypatch.setitem(sources._sockets, descriptor, Full())
         assert sources.read(descriptor) == [Event("events were lost")]

@@ -16,7 +16,7 @@ from rxlane import genl, netlink
 from rxlane import uapi as u
 from rxlane.events import Event, Links, Threads, ethtool_event, uevent
 from rxlane.netlink import Message
-from rxlane.rtnetlink import LinkRow
+from rxlane.rtnetlink import LinkState
 
 
 def link_message(
@@ -26,6 +26,8 @@ def link_message(
     *,
     mtu: int = 1500,
     xdp: bytes = b"",
+    carriers: int | None = None,
+    kind: str = "",
     gone: bool = False,
     family: int = 0,
 ) -> Message:
@@ -33,12 +35,19 @@ def link_message(
     body += netlink.pack_attr(u.IFLA_IFNAME, name.encode() + b"\0")
     body += netlink.pack_u32(u.IFLA_MTU, mtu)
     body += netlink.pack_attr(u.IFLA_XDP, xdp)
+    if carriers is not None:
+        # It starts without, so an even count leaves it so.
+        body += netlink.pack_attr(u.IFLA_CARRIER, bytes([carriers % 2]))
+        body += netlink.pack_u32(u.IFLA_CARRIER_CHANGES, carriers)
+    if kind:
+        named = netlink.pack_attr(u.IFLA_INFO_KIND, kind.encode() + b"\0")
+        body += netlink.pack_attr(u.IFLA_LINKINFO, named)
     return Message(u.RTM_DELLINK if gone else u.RTM_NEWLINK, 0, 0, body)
 
 
 @pytest.fixture
 def links() -> Links:
-    return Links([LinkRow(2, "eth0", True), LinkRow(3, "eth1", False)])
+    return Links([LinkState(2, "eth0", True), LinkState(3, "eth1", False)])
 
 
 def told(links: Links, *messages: Message) -> list[str]:
@@ -79,6 +88,38 @@ def test_set_up_anew(links: Links) -> None:
     assert told(links, link_message(2, "eth0", mtu=9000)) == ["eth0 got another MTU"]
     seen = told(links, link_message(2, "eth0", mtu=9000, xdp=b"\1"))
     assert seen == ["eth0 got another XDP program"]
+
+
+def test_the_first_announcement_of_a_link_that_was_there_counts() -> None:
+    """What it is compared with is what the links were found with."""
+    found = Links([LinkState(2, "eth0", True, 1500, b"")])
+    assert told(found, link_message(2, "eth0", xdp=b"\1")) == ["eth0 got another XDP program"]
+    known = Links([LinkState(2, "eth0", True, 1500, b"\1")])
+    assert told(known, link_message(2, "eth0", mtu=9000, xdp=b"\1")) == ["eth0 got another MTU"]
+
+
+def test_a_reset_shows_by_the_carrier(links: Links) -> None:
+    """Lost and found again between two messages it is the same, but the count is not."""
+    assert told(links, link_message(2, "eth0", carriers=1)) == []
+    assert told(links, link_message(2, "eth0", carriers=2)) == []
+    assert told(links, link_message(2, "eth0", carriers=3)) == ["eth0 got its carrier back"]
+    assert told(links, link_message(2, "eth0", carriers=3)) == []
+    assert told(links, link_message(2, "eth0", carriers=5)) == ["eth0 got its carrier back"]
+    event = links.feed(link_message(2, "eth0", carriers=7))
+    assert event is not None and event.reset and not event.tun
+
+
+def test_ports_announced_by_their_bridge_change_nothing(links: Links) -> None:
+    assert told(links, link_message(2, "eth0", carriers=1)) == []
+    assert told(links, link_message(2, "eth0", mtu=9000, family=7)) == []
+    assert told(links, link_message(2, "eth0", carriers=1)) == []
+
+
+def test_taps_are_known(links: Links) -> None:
+    event = links.feed(link_message(7, "tap0", kind="tun"))
+    assert event == Event("appeared", "tap0", 7, tun=True)
+    bridge = links.feed(link_message(8, "br0", kind="bridge"))
+    assert bridge is not None and not bridge.tun
 
 
 def test_other_messages(links: Links) -> None:

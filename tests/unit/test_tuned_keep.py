@@ -18,7 +18,7 @@ from rxlane.events import APPLIED, Event, Links, Sources
 from rxlane.journal import Store
 from rxlane.places import Folder
 from rxlane.rollback import rollback
-from rxlane.rtnetlink import LinkRow
+from rxlane.rtnetlink import LinkRow, LinkState
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.tuned_facet import Joint
 from rxlane.tuned_keep import Keeper
@@ -34,7 +34,7 @@ class Fake(Sources):
 
     def __init__(self, host: SimHost) -> None:
         self._out, self._into = os.pipe()
-        self.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+        self.links = Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values())
         self.events = list[Event]()
         self.announced = list[Event]()
         self.followed = list[dict[str, Folder]]()
@@ -211,7 +211,7 @@ def test_a_device_that_leaves_takes_nothing_with_it(daemon: Daemon, host: SimHos
     daemon.joint.apply("napi", "napi")
     away = host.links.pop("eth1")
     daemon.joint.remove("napi", "eth1")
-    daemon.sources[0].links = Links([LinkRow(2, "eth0", True)])
+    daemon.sources[0].links = Links([LinkState(2, "eth0", True)])
     host.write_napi(8194, {"threaded": "off"})
     daemon.sources[0].tell(UP)
     assert until(lambda: host.links["eth0"].napis[1].threaded == 1)
@@ -230,7 +230,7 @@ def test_a_driver_bound_again_is_kept_before_tuned_hears_of_it(
     daemon.joint.remove("napi", "eth0")
     host.links["eth0"] = simhost.link(ifindex=9, base=50)
     source = daemon.sources[0]
-    source.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+    source.links = Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values())
     source.tell(Event("went up", "eth0", 9))
     assert until(lambda: daemon.off() == {1})
     # Taken from its section while it is there, it is let go.
@@ -247,7 +247,7 @@ def test_renamed_before_tuned_heard_of_it(daemon: Daemon, host: SimHost) -> None
     host.rename("eth0", "lan0")
     host.write_napi(8194, {"threaded": "off"})
     source = daemon.sources[0]
-    source.links = Links(LinkRow(li.ifindex, li.name, li.up) for li in host.links.values())
+    source.links = Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values())
     source.tell(Event("renamed from eth0", "lan0", 2, reset=False))
     assert until(lambda: host.links["lan0"].napis[1].threaded == 1)
     host.rename("lan0", "eth0")

@@ -29,7 +29,7 @@ from rxlane.items import (
 from rxlane.notify import Folders
 from rxlane.places import Folder
 from rxlane.plan import HOST, WHOLE, Target
-from rxlane.rtnetlink import LinkRow
+from rxlane.rtnetlink import LinkState
 from rxlane.settings import View
 from rxlane.sysfs import Sysfs
 from unit import simhost
@@ -93,7 +93,7 @@ def written(tmp_path: Path, watcher: Folders) -> Iterator[Written]:
     made.close()
 
 
-LINKS = Links([LinkRow(2, "eth0", True)])
+LINKS = Links([LinkState(2, "eth0", True)])
 
 
 def told(written: Written, watcher: Folders) -> list[Event]:
