@@ -189,6 +189,8 @@ def _tunable(draft: Draft, link: Link, item: str, asked: Value) -> Value | None:
         problem = f"driver {link.driver or 'unknown'} does not have it"
     elif own.top is not None and asked != MAX and int(asked) > own.top:
         problem = f"the device takes at most {own.top}"
+    elif asked == MAX and own.top is None:
+        problem = f"driver {link.driver or 'unknown'} does not tell its maximum"
     elif asked == MAX:
         return own.top
     if problem is not None:

@@ -112,6 +112,7 @@ class Facet:
     KIND: ClassVar[str]  # one of policy.KINDS
     LOG: ClassVar[Any]  # TuneD's logger
     UNSUPPORTED: ClassVar[type[Exception]]  # what TuneD takes for "not on this system"
+    _told: ClassVar[set[str]] = set()  # reasons that one of the plugins logged, for all of them
 
     # Of TuneD's base class
     _hardware_inventory: Any
@@ -121,7 +122,9 @@ class Facet:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         reason = tuned_compat.unsupported(cast(Any, super()).create_instance)
         if reason is not None:
-            self.LOG.error(f"plugin {self.KIND}: {reason}")
+            if reason not in Facet._told:
+                Facet._told.add(reason)
+                self.LOG.error(reason)
             raise self.UNSUPPORTED(reason)
         self._hardware: set[str] = set()
         # Per instance the exact names in devices= that no device had when the profile was loaded;

@@ -25,9 +25,13 @@ PROFILES = ("net-low-latency", "net-forwarding", "net-vm-host")
 BESIDE = ("latency-performance net-low-latency", "throughput-performance net-forwarding",
           "virtual-host net-vm-host")  # fmt: skip
 OURS_ONLY = """[main]
-summary=one section that only rxlane's plugin knows
+summary=one section of each of rxlane's plugins
 [napi]
 threaded=on
+[irq_layout]
+irq_cpus=auto
+[flow_steering]
+rps=auto
 """
 
 

@@ -14,12 +14,19 @@ from rxlane import cli, policy
 
 TREE = Path(__file__).resolve().parents[2]
 SCRIPT = TREE / "plugins" / "completion" / "rxlane"
-VALUES = {
-    option.name
-    for option in policy.OPTIONS
-    if option.name.startswith(("threaded", "thread_cpus", "adaptive", "rps", "xps", "arfs"))
-    or option.name in ("irq_layout.threaded", "irq_layout.thread_policy")
-}
+# What takes a number and nothing else; all other options have words.
+NUMBERS = (
+    "priority",
+    "nice",
+    "irqs",
+    "timeout",
+    "usecs",
+    "frames",
+    "backlog",
+    "busy_",
+    "management",
+)
+VALUES = {o.name for o in policy.OPTIONS if not any(part in o.name for part in NUMBERS)}
 
 
 def offered(*words: str) -> set[str]:
@@ -76,6 +83,7 @@ def test_values_that_are_offered_are_taken(name: str) -> None:
         "thread_spread": {"thread_cpus": "auto"},
         "thread_policy": {"thread_priority": "5"},
         "irq_layout.thread_policy": {"irq_layout.thread_priority": "5"},
+        "rx_thread_policy": {"rx_thread_priority": "5"},
         "arfs": {"rfs": "auto"},
     }
     found = offered("plan", "-o", name, "=")

@@ -14,7 +14,7 @@ WITH_TREE = [name for name in names() if (HOSTS / name / TREE).exists()]
 
 
 def test_there_are_trees() -> None:
-    assert len(WITH_TREE) >= 5
+    assert len(WITH_TREE) >= 6
 
 
 @pytest.mark.parametrize("name", WITH_TREE)
