@@ -79,7 +79,8 @@ def apply(
                 before = stages.without_tunables(before, refused)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
                 plan, carried, folders = _plan(before, policy, choose, refused, journal, scope)
-                now, journal = _write(kernel, store, journal, carried, before, undo, owner)
+                left = _left(journal, plan, scope, refused)
+                now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
@@ -124,12 +125,31 @@ def _own(plan: Plan, scope: Container[str] | None) -> Iterator[Target]:
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
     changes = tuple(c for c in plan.changes if c.target not in refused)
-    skips = (
-        Skip(t.device, t.queue, t.item, "unmovable" if t.item in IRQ_ITEMS else "unsupported", why)
-        for t, why in refused.items()
-        if t.item not in THREAD_ITEMS  # their mode's line says it
-    )
-    return replace(plan, changes=changes, skips=(*plan.skips, *skips))
+    return replace(plan, changes=changes, skips=(*plan.skips, *_refusals(refused)))
+
+
+def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
+    for t, why in refused.items():
+        if t.item not in THREAD_ITEMS:  # their mode's line says it
+            kind = "unmovable" if t.item in IRQ_ITEMS else "unsupported"
+            yield Skip(t.device, t.queue, t.item, kind, why)
+
+
+def _left(
+    journal: Journal | None, plan: Plan, scope: Container[str] | None, refused: Mapping[Target, str]
+) -> tuple[Skip, ...]:
+    """Return what is asked for and not done: by this plan, for devices outside of it, and what
+    refused before and is not tried again.
+    """
+    waiting = {held.target for held in plan.holds if held.before != held.after}
+    new = (*plan.skips, *_refusals(refused))
+
+    def stays(skip: Skip) -> bool:
+        outside = scope is not None and skip.device != HOST and skip.device not in scope
+        return outside or Target(skip.device, skip.queue, skip.item) in waiting
+
+    old = () if journal is None else journal.left
+    return (*(skip for skip in old if skip not in new and stays(skip)), *new)
 
 
 def _write(
@@ -137,6 +157,7 @@ def _write(
     store: Store,
     journal: Journal | None,
     carried: Carried,
+    left: tuple[Skip, ...],
     before: Snapshot,
     undo: dict[Target, Value],
     owner: str,
@@ -148,7 +169,7 @@ def _write(
     """
     refused: dict[Target, str] = {}
     owner = owner or (journal.owner if journal else "")
-    wanted = Journal(kernel.boot_id(), carried.entries, owner, netns=kernel.netns())
+    wanted = Journal(kernel.boot_id(), carried.entries, owner, netns=kernel.netns(), left=left)
     if wanted.entries and journal != wanted:
         store.save(wanted)
         journal = wanted
@@ -177,7 +198,8 @@ def _write(
             entries = tuple(
                 replace(e, after=None) if e.target in now else e for e in wanted.entries
             )
-            journal = wanted = replace(wanted, entries=entries)
+            left = (*wanted.left, *_refusals(now))
+            journal = wanted = replace(wanted, entries=entries, left=left)
             store.save(wanted)
         view = read_back(kernel, view, devices, [c for c in phase if c.target not in now])
     return refused, journal

@@ -239,19 +239,18 @@ def _verify(args: argparse.Namespace) -> int:
     from rxlane.journal import Store
     from rxlane.kernel import Linux
     from rxlane.present import load_current
-    from rxlane.verify import verify_entries
+    from rxlane.verify import Verdict, verify_journal
 
     kernel, store = Linux(), Store(args.state)
     _need_root()
     with store.lock():
         journal, _ = load_current(store, kernel)
-    written = () if journal is None else journal.entries
-    entries = [entry for entry in written if entry.after is not None]
-    items = {e.item for e in entries} | CHEAP_ITEMS
-    found = verify_entries(entries, kernel.observe(None, items))
-    render = show.verify_json if args.json else show.verify_text
-    sys.stdout.write(render(len(entries), found))
-    return 1 if found else 0
+    found = Verdict((), ())
+    if journal is not None:
+        items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
+        found = verify_journal(journal, kernel.observe(None, items))
+    sys.stdout.write(show.verify_json(found) if args.json else show.verify_text(found))
+    return 1 if found.drifted else 0
 
 
 def _rollback(args: argparse.Namespace) -> int:

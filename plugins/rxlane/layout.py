@@ -13,18 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_cpus, without
 from rxlane.items import IRQ_CPUS
-from rxlane.model import GUEST_AGENT, IRQBALANCE, Irq, Lane, Link, Topology, lanes
+from rxlane.model import MOVERS, Irq, Lane, Link, Topology, lanes
 from rxlane.placer import Placer, Request
 from rxlane.plan import WHOLE, Target
 from rxlane.sections import IrqLayout
 
 Key = tuple[str, int]  # device and RX queue
 Wanted = tuple[IrqLayout, Link, Lane, Irq]
-# Other programs that move interrupts, and what keeps them from it.
-REMEDIES = {
-    IRQBALANCE: "stop it, or give it --banirq for each",
-    GUEST_AGENT: "set set_multiqueue=false in [InstanceSetup] of its configuration",
-}
 
 
 def place(
@@ -45,9 +40,9 @@ def place(
         draft.want(target, cpulist.render(cpus), reason)
     numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)
     for writer in draft.view.snapshot.writers if wanted else ():
-        if writer in REMEDIES:
+        if writer in MOVERS:
             draft.warnings.append(
-                f"{writer} runs and may move IRQs {numbers} again: {REMEDIES[writer]}"
+                f"{writer} runs and may move IRQs {numbers} again: {MOVERS[writer]}"
             )
 
 

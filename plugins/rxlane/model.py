@@ -101,6 +101,11 @@ class Irq:
 # Programs that write what rxlane writes, each for reasons of its own.
 IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER = "irqbalance", "google-guest-agent", "NetworkManager"
 WRITERS = (IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER)
+# Those that move interrupts, and what keeps them from it.
+MOVERS = {
+    IRQBALANCE: "stop it, or give it --banirq for each",
+    GUEST_AGENT: "set set_multiqueue=false in [InstanceSetup] of its configuration",
+}
 
 # How a lane is polled, beside MODES: in the thread of its interrupt.
 IRQ_THREAD = "irq-thread"

@@ -197,7 +197,8 @@ class Journal:
     """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written.
 
     owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
-    netns: inode of the network namespace whose devices the entries are of, 0 if not known.
+    netns: inode of the network namespace whose devices the entries are of, 0 if not known. left:
+    what was asked for and is not done.
     """
 
     boot_id: str
@@ -205,3 +206,4 @@ class Journal:
     owner: str = ""
     format: int = FORMAT
     netns: int = field(default=0, metadata=LATER)
+    left: tuple[Skip, ...] = field(default=(), metadata=LATER)

@@ -110,7 +110,9 @@ def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
     if not kept:
         store.remove()
     elif kept != journal.entries:
-        store.save(replace(journal, entries=kept))
+        devices = {entry.device for entry in kept}
+        left = tuple(skip for skip in journal.left if skip.device in devices)
+        store.save(replace(journal, entries=kept, left=left))
 
 
 def _give_up(store: Store, devices: Container[str] | None, now: Snapshot) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from rxlane.codec import to_plain
 from rxlane.items import THREAD_ITEMS
-from rxlane.plan import HOST, WHOLE, Change, Mismatch, Plan
+from rxlane.plan import HOST, WHOLE, Change, Plan, Target
+from rxlane.verify import Verdict
 
 
 def change_text(change: Change) -> str:
@@ -30,13 +30,17 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plain_change(change: Change) -> dict[str, Any]:
-    target = change.target
-    queue = None if target.queue == WHOLE else target.queue
+def _plain_target(target: Target) -> dict[str, Any]:
     return {
         "device": None if target.device == HOST else target.device,
-        "queue": queue,
+        "queue": None if target.queue == WHOLE else target.queue,
         "setting": target.item,
+    }
+
+
+def _plain_change(change: Change) -> dict[str, Any]:
+    return {
+        **_plain_target(change.target),
         "before": change.before,
         "after": change.after,
         "reason": change.reason,
@@ -54,20 +58,36 @@ def plan_json(plan: Plan) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def verify_text(checked: int, mismatches: Sequence[Mismatch]) -> str:
-    lines = [f"drifted: {m}" for m in mismatches]
-    lines.append(f"{checked - len(mismatches)} of {checked} settings as planned")
+def verify_text(verdict: Verdict) -> str:
+    lines = [f"drifted: {mismatch}" for mismatch in verdict.drifted]
+    lines += [f"not compared: {skip}" for skip in verdict.left]
+    passed = len(verdict.passed)
+    lines.append(f"{passed} of {passed + len(verdict.drifted)} settings as planned")
     return "\n".join(lines) + "\n"
 
 
-def verify_json(checked: int, mismatches: Sequence[Mismatch]) -> str:
-    drifted = [
-        {
-            "setting": str(m.target),
-            "expected": m.expected,
-            "found": m.found,
-            "cause": m.cause,
-        }
-        for m in mismatches
+def verify_json(verdict: Verdict) -> str:
+    """Return every setting with its state: ok, drifted, or the kind of the skip."""
+    settings = [
+        {**_plain_target(entry.target), "state": "ok", "expected": entry.after}
+        for entry in verdict.passed
     ]
-    return json.dumps({"checked": checked, "drifted": drifted}, indent=1) + "\n"
+    settings += [
+        {
+            **_plain_target(mismatch.target),
+            "state": "drifted",
+            "expected": mismatch.expected,
+            "found": mismatch.found,
+            "cause": mismatch.cause,
+        }
+        for mismatch in verdict.drifted
+    ]
+    settings += [
+        {
+            **_plain_target(Target(skip.device, skip.queue, skip.item)),
+            "state": skip.kind,
+            "cause": skip.reason,
+        }
+        for skip in verdict.left
+    ]
+    return json.dumps({"settings": settings}, indent=1) + "\n"

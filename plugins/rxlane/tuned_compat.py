@@ -43,7 +43,7 @@ from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.stages import reads
 from rxlane.sysfs import Sysfs
-from rxlane.verify import CHANGED, absence
+from rxlane.verify import cause
 
 NEEDS = "rxlane's TuneD plugins need TuneD 2.25 or newer: this one cannot order plugin instances"
 
@@ -196,8 +196,8 @@ class Adapter:
 
         for change in (c for c in plan.changes if own(c.target)):
             found = view.read(change.target)
-            cause = CHANGED if found is not None else absence(view, change.target)
-            text = f"{change.target} is {found}, expected {change.after} ({cause})"
+            text = f"{change.target} is {found}, expected {change.after}"
+            text += f" ({cause(view, change.target)})"
             lines.append(("error", f"verify: failed: {text}"))
         ok = not lines
         for held in (c for c in plan.holds if own(c.target)):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rxlane.items import (
     IRQ_ITEMS,
@@ -16,43 +16,69 @@ from rxlane.items import (
     VHOST_CPUS,
     Value,
 )
-from rxlane.model import Snapshot
-from rxlane.plan import HOST, WHOLE, Entry, Mismatch, Plan, Target
+from rxlane.model import MOVERS, Snapshot
+from rxlane.plan import HOST, WHOLE, Entry, Journal, Mismatch, Plan, Skip, Target
 from rxlane.revert import renamed
 from rxlane.settings import View
 
-CHANGED = "another program or a driver reset changed it"
+GONE = "device is gone"
 NO_THREAD = "queue has no thread"
 NO_HELPER = "device has no such rx thread"
+CHANGED = "another program or a driver reset changed it"
+LOST = "it is as it was before: a driver reset lost it, or somebody put it back"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is as a journal says, what is not, and what never was because it cannot be."""
+
+    passed: tuple[Entry, ...]
+    drifted: tuple[Mismatch, ...]
+    left: tuple[Skip, ...] = ()
 
 
 def verify(plan: Plan, snapshot: Snapshot) -> tuple[Mismatch, ...]:
     """Return every setting of the plan that is not as planned; unsupported ones do not count."""
-    return _compare(View.of(snapshot), ((c.target, c.after) for c in (*plan.changes, *plan.holds)))
+    view, rows = View.of(snapshot), (*plan.changes, *plan.holds)
+    found = (_compare(view, c.target, c.after, c.before) for c in rows)
+    return tuple(mismatch for mismatch in found if mismatch is not None)
 
 
-def verify_entries(entries: Iterable[Entry], snapshot: Snapshot) -> tuple[Mismatch, ...]:
+def verify_journal(journal: Journal, snapshot: Snapshot) -> Verdict:
     """The same for what a journal says was written."""
-    given = [e for e in entries if e.after is not None]
-    here = renamed(given, snapshot.links)
-    known = {e.ifindex for e in here}
-    gone = [
-        Mismatch(e.target, e.after, None, "device is gone")
-        for e in given
-        if e.ifindex not in known and e.after is not None
-    ]
-    wanted = [(e.target, e.after) for e in here if e.after is not None]
-    return (*gone, *_compare(View.of(snapshot), wanted))
+    view = View.of(snapshot)
+    passed: list[Entry] = []
+    drifted: list[Mismatch] = []
+    here = {e.ifindex for e in renamed(journal.entries, snapshot.links)}
+    for entry in journal.entries:
+        if entry.after is not None and entry.ifindex not in here:
+            drifted.append(Mismatch(entry.target, entry.after, None, GONE))
+    for entry in renamed(journal.entries, snapshot.links):
+        if entry.after is None:
+            continue
+        found = _compare(view, entry.target, entry.after, entry.before)
+        if found is None:
+            passed.append(entry)
+        else:
+            drifted.append(found)
+    return Verdict(tuple(passed), tuple(drifted), journal.left)
 
 
-def _compare(view: View, wanted: Iterable[tuple[Target, Value]]) -> tuple[Mismatch, ...]:
-    result = []
-    for target, expected in wanted:
-        if not view.holds(target, expected):
-            found = view.read(target)
-            cause = CHANGED if found is not None else absence(view, target)
-            result.append(Mismatch(target, expected, found, cause))
-    return tuple(result)
+def _compare(view: View, target: Target, expected: Value, before: Value | None) -> Mismatch | None:
+    if view.holds(target, expected):
+        return None
+    return Mismatch(target, expected, view.read(target), cause(view, target, before))
+
+
+def cause(view: View, target: Target, before: Value | None = None) -> str:
+    """Say why a setting probably is not as planned. before: what it was before the plan."""
+    found, writers = view.read(target), view.snapshot.writers
+    if found is None:
+        return absence(view, target)
+    movers = [name for name in MOVERS if name in writers and target.item in IRQ_ITEMS]
+    if movers:
+        return f"{movers[0]} runs and moves interrupts: {MOVERS[movers[0]]}"
+    return LOST if found == before else CHANGED
 
 
 def absence(view: View, target: Target) -> str:
@@ -61,7 +87,7 @@ def absence(view: View, target: Target) -> str:
         return "kernel does not report it"
     link = view.links.get(target.device)
     if link is None:
-        return "device is gone"
+        return GONE
     if target.item in RX_THREAD_ITEMS:
         return NO_HELPER
     if not link.up:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,10 +160,34 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert run(capsys, "verify", *state(tmp_path))[:2] == (0, "12 of 12 settings as planned\n")
     host.write_napi(8194, {"threaded": "off"})
     status, out, _ = run(capsys, "verify", "--json", *state(tmp_path))
-    assert status == 1 and len(json.loads(out)["drifted"]) == 2
+    found = json.loads(out)["settings"]
+    assert status == 1 and Counter(row["state"] for row in found) == {"ok": 10, "drifted": 2}
+    assert found[0] == {"device": "eth0", "queue": 0, "setting": "threaded", "state": "ok",
+                        "expected": "on"}  # fmt: skip
+    lost = next(row for row in found if row["state"] == "drifted")
+    assert lost["queue"] == 1 and lost["found"] == "off" and "driver reset" in lost["cause"]
     assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 0
     assert simhost.settings(host) == before
     assert run(capsys, "rollback", *state(tmp_path))[:2] == (0, "0 settings put back\n")
+
+
+def test_what_could_not_be_had_is_said_again(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    host.links["eth1"] = simhost.link("eth1", 1, ifindex=3, base=9000)
+    host.links["eth1"] = replace(host.links["eth1"], rx_threads=None)
+    options = ("-o", "threaded=on", "-o", "rx_threads=1")
+    assert run(capsys, "apply", "eth0", *options, *state(tmp_path))[0] == 0
+    status, out, _ = run(capsys, "verify", "--json", *state(tmp_path))
+    rows = [row for row in json.loads(out)["settings"] if row["state"] != "ok"]
+    assert status == 0 and [(r["device"], r["setting"], r["state"]) for r in rows] == [
+        ("eth0", "rx-threads", "unsupported")
+    ]
+    assert run(capsys, "apply", "eth1", "-o", "threaded=on", *state(tmp_path))[0] == 0
+    both = run(capsys, "verify", *state(tmp_path))[1]
+    assert "not compared: eth0: rx-threads unsupported: kernel has no rx_threads" in both
+    assert run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))[0] == 0
+    assert "not compared" not in run(capsys, "verify", *state(tmp_path))[1]
 
 
 @pytest.fixture

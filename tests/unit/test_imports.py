@@ -57,7 +57,7 @@ LAYERS = {
     "revert": 3,
     "session": 3,
     "journal": 4,
-    "show": 3,
+    "show": 5,
     "marks": 3,
     "ioctl": 2,
     "rss": 3,
