@@ -86,7 +86,8 @@ def plan(
             reason = f"threaded={one.section.option('threaded')} in [{one.section.name}]"
             draft.want(one.target(IRQ_THREADED), verdict.mode, f"{reason}, IRQ {one.irq.number}")
         if (verdict.mode or (OFF, ON)[one.irq.threaded or 0]) == OFF:
-            present.pop(one.irq.number, None)
+            if one.irq.threaded is not None:  # else a thread that is there is not ours to end
+                present.pop(one.irq.number, None)
             continue
         if one.section.modes and verdict.mode is None:
             continue  # a thread that the section does not ask for stays as it is

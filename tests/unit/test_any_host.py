@@ -7,6 +7,7 @@ The rules are written down here once more, from what the issue of a host is, not
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import assume, event, given, settings
@@ -16,7 +17,7 @@ from rxlane import cpulist
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Snapshot
+from rxlane.model import IrqThread, Snapshot
 from rxlane.plan import WHOLE, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
@@ -108,6 +109,27 @@ def hosts(draw: st.DrawFn) -> Snapshot:
     )
 
 
+@st.composite
+def dangerous_hosts(draw: st.DrawFn) -> Snapshot:
+    """The same with what real-time threads and pollers may be refused for, and with guests."""
+    host = draw(hosts())
+    online = host.topology.online
+    cpus = st.sets(st.sampled_from(online), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
+    numbers = [irq.number for irq in host.irqs if irq.threaded != 0][:6] + [7_001, 7_002]
+    threads = draw(st.dictionaries(st.sampled_from(numbers), cpus, max_size=3))
+    polling = draw(st.sampled_from([0, 0, 0, 50]))
+    return replace(
+        host,
+        irq_threads=tuple(IrqThread(number, own) for number, own in sorted(threads.items())),
+        unreserved=draw(st.one_of(st.just(()), cpus)),
+        stalld=draw(st.booleans()),
+        vcpus=draw(st.one_of(st.just(()), cpus)),
+        sysctls=tuple(
+            replace(s, value=polling) if s.name == "net.core.busy_read" else s for s in host.sysctls
+        ),
+    )
+
+
 LISTS = ["0", "1-3", "2,5,7", "0-7", "100-120"]
 NAPI = st.fixed_dictionaries(
     {"threaded": st.sampled_from(["on", "busy-poll", "off", "on@1-", "busy-poll@0,on@1-"])},
@@ -121,7 +143,10 @@ NAPI = st.fixed_dictionaries(
     },
 )
 REALTIME = st.fixed_dictionaries(
-    {"thread_policy": st.sampled_from(["fifo", "rr"]), "thread_priority": st.sampled_from(["1"])},
+    {
+        "thread_policy": st.sampled_from(["fifo", "rr"]),
+        "thread_priority": st.sampled_from(["1", "49", "50", "98"]),
+    },
     optional={"allow_realtime_cpu0": st.sampled_from(["0", "1"])},
 )
 IRQ = st.fixed_dictionaries(
@@ -168,7 +193,7 @@ def flows(draw: st.DrawFn) -> dict[str, str]:
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    napi = draw(NAPI) | (draw(REALTIME) if draw(st.integers(0, 3)) == 0 else {})
+    napi = draw(NAPI) | (draw(REALTIME) if draw(st.booleans()) else {})
     rows = [Given("napi", "napi", (), napi)]
     if draw(st.booleans()):
         rows.append(Given("irq_layout", "irq", (), draw(IRQ)))
@@ -235,16 +260,61 @@ def check_realtime(host: Snapshot, plan: Plan, policy: Policy) -> None:
         aside.update(cpulist.parse(placed))
     assert not aside or len(set(host.topology.housekeeping) - aside) >= 2
     assert 0 not in aside or cpu0
-    classes = wanted(host, plan, "thread-sched")
-    cpus = wanted(host, plan, "thread-cpus")
-    taken: set[int] = set()
-    for key, sched in classes.items():
-        if sched.startswith(("fifo", "rr")):
-            taken.update(cpulist.parse(cpus.get(key, cpulist.render(host.topology.online))))
+    taken = {n for _, cpus in realtime_after(host, plan).values() for n in cpus}
     if not taken:
         return
     assert len(set(host.topology.housekeeping) - taken - aside) >= 2
     assert 0 not in taken or policy.sections[0].allow_realtime_cpu0
+
+
+def realtime_after(host: Snapshot, plan: Plan) -> dict[tuple[str, int], tuple[int, set[int]]]:
+    """Priority and CPUs of each NAPI's real-time thread that the plan gives its class, its CPUs or
+    its mode; what it says nothing of stays the thread's own.
+    """
+    view, online = View.of(host), set(host.topology.online)
+    changed = {(c.target.device, c.target.queue) for c in plan.changes if c.target.item in OF_NAPI}
+    classes, cpus = wanted(host, plan, "thread-sched"), wanted(host, plan, "thread-cpus")
+    modes, found = wanted(host, plan, "threaded"), {}
+    for key, lane in view.lanes.items():
+        thread = lane.thread
+        own = None if thread is None or key not in changed else thread.sched
+        sched = classes.get(key, own) or ""
+        if modes.get(key) == "off" or not sched.startswith(("fifo", "rr")):
+            continue
+        placed = set(cpulist.parse(cpus[key])) if key in cpus else online
+        if key not in cpus and thread is not None:
+            placed = set(thread.cpus) & online or online
+        found[key] = int(sched.split(":")[1]), placed
+    return found
+
+
+OF_NAPI = ("threaded", "thread-cpus", "thread-sched")
+
+
+def check_dangers(host: Snapshot, plan: Plan, policy: Policy) -> None:
+    """No real-time thread holds up others' IRQ threads or what has no reserve, and nothing
+    busy-polls beside polling sockets.
+    """
+    moved = {t.irq: set(t.cpus) for t in host.irq_threads}
+    view = View.of(host)
+    for key, placed in wanted(host, plan, "irq-cpus").items():
+        irq = view.lanes[key].irq
+        if irq is not None and irq.number in moved and irq.threaded is None:
+            moved[irq.number] = set(cpulist.parse(placed))
+    modes = wanted(host, plan, "irq-threaded")
+    for key, lane in view.lanes.items():
+        # Those whose mode the plan sets are where it puts them, which is another test's business.
+        if lane.irq is not None and key in modes:
+            moved.pop(lane.irq.number, None)
+    for key, (priority, cpus) in realtime_after(host, plan).items():
+        assert host.stalld or cpus.isdisjoint(host.unreserved)
+        irq = view.lanes[key].irq
+        own = None if irq is None else irq.number
+        for number, taken in moved.items():
+            assert priority < 50 or number == own or cpus.isdisjoint(taken)
+    polled = any(c.after == "busy-poll" for c in (*plan.changes, *plan.holds))
+    sockets = {s.name: s.value for s in host.sysctls}["net.core.busy_read"]
+    assert not polled or not sockets
 
 
 def check_handlers(host: Snapshot, plan: Plan) -> None:
@@ -305,10 +375,11 @@ def check_values(host: Snapshot, plan: Plan, policy: Policy) -> None:
     assert all(skip.reason for skip in plan.skips)
 
 
-@settings(max_examples=150, deadline=None)
-@given(hosts(), policies())
+@settings(max_examples=600, deadline=None)
+@given(dangerous_hosts(), policies())
 def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     plan = planned(host, policy)
+    check_dangers(host, plan, policy)
     check_realtime(host, plan, policy)
     check_pollers(host, plan)
     check_handlers(host, plan)
