@@ -2,7 +2,9 @@
 """`make check-long`: random policies, kills and power cuts; the originals come back every time."""
 
 import random
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from test_profile import differing
@@ -10,53 +12,104 @@ from test_profile import differing
 from conftest import OURS, Host, Settings
 
 pytestmark = [pytest.mark.long, pytest.mark.kernels(OURS)]
-POLICIES, KILLS, POWER_CUTS = 20, 20, 5
+POLICIES, KILLS, POWER_CUTS = 50, 20, 50
+LEAST, STEPS = 4, 100  # steps that an apply or rollback must have, and cannot have
+KILLED = Path(__file__).parent / "guest" / "killed.py"
 DRAWN_AT_BOOT = "sysctl/netdev_rss_key"
 JOURNAL = "/var/lib/rxlane/journal.json"
 
 
 def some_policy(chance: random.Random) -> list[str]:
-    """Options that are valid on the guest of 8 CPUs and 4 queues."""
+    """Options of all three kinds, valid on the guest of 8 CPUs and 4 queues."""
     policy = chance.choice(["other", "batch", "idle", ""])
     options = {
-        "threaded": chance.choice(["on", "off", "on@1-", "on@0,2", "off@0,on@3"]),
+        "threaded": chance.choice(["on", "off", "on@1-", "on@0,2", "off@0,on@3", "busy-poll@3"]),
         "management_queues": str(chance.randrange(3)),
         "thread_cpus": chance.choice(["auto", "2-5", "1,3,7", ""]),
         "thread_policy": policy,
         "thread_nice": "" if policy == "idle" else chance.choice(["", "0", "10", "-5"]),
         "defer_hard_irqs": chance.choice(["", "0", str(chance.randrange(1000))]),
         "gro_flush_timeout": chance.choice(["", "0", str(chance.randrange(10**6))]),
+        "channels": chance.choice(["", "", "2", "max"]),
+        "irq_cpus": chance.choice(["", "auto", "numa-local", "1-6"]),
+        "irq_layout.threaded": chance.choice(["", "auto", "on", "off", "on@1,2"]),
+        "irq_layout.thread_nice": chance.choice(["", "-3"]),
+        "workqueue_cpus": chance.choice(["", "auto", "0-3"]),
+        "timer_migration": chance.choice(["", "0", "1"]),
+        "xps": chance.choice(["", "off", "auto", "rxqs"]),
+        "netdev_max_backlog": chance.choice(["", "4096"]),
     }
+    if chance.randrange(2):
+        options["rx_threads"] = chance.choice(["0", "1", "3", "auto"])
+        options["rx_thread_cpus"] = chance.choice(["", "auto", "2-5", "kernel"])
+    else:
+        options["rps"] = chance.choice(["", "off", "auto", "0-3"])
+        options["rfs"] = chance.choice(["", "off", "auto"])
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
 def test_random_policies(guest: Host) -> None:
-    seed = random.randrange(1 << 30)
+    """Of one device, or of all; what is refused changes nothing."""
+    seed, refused = random.randrange(1 << 30), list[str]()
     chance = random.Random(seed)
     before = guest.settings()
     for round_ in range(POLICIES):
         policy = some_policy(chance)
-        guest.run("rxlane", "apply", *policy, guest.vm.nic)
-        guest.run("rxlane", "verify")
-        guest.run("rxlane", "rollback")
+        devices = chance.choice([[guest.vm.nic], []])
+        done = guest.run("rxlane", "apply", *policy, *devices, check=False)
+        if done.rc == 2:
+            refused.append(done.stderr.splitlines()[-1])
+        else:
+            assert done.rc == 0, f"seed {seed}, round {round_}: {policy}: {done.stderr}"
+            guest.run("rxlane", "verify")
+            guest.run("rxlane", "rollback")
         after = differing(before, guest.settings())
         assert after == {}, f"seed {seed}, round {round_}: {policy}"
+    print(f"\n{POLICIES} policies, seed {seed}, {len(refused)} refused", *refused, sep="\n")
+    assert len(refused) < POLICIES // 2
+
+
+# Everything of an apply and a rollback, with threads that are born and settings that are optional.
+WORDS = ["-o", "threaded=on", "-o", "thread_cpus=auto", "-o", "defer_hard_irqs=9"]
+
+
+@pytest.mark.parametrize("verb", ["apply", "rollback"])
+def test_killed_at_every_step_of_the_journal(guest: Host, verb: str) -> None:
+    """SIGKILL before each thing that is done to a file; a rollback brings everything back."""
+    guest.vm.put(KILLED, "/root/killed.py")
+    before = guest.settings()
+    for step in range(1, STEPS):
+        if verb == "rollback":
+            guest.run("rxlane", "apply", *WORDS)
+        words = WORDS if verb == "apply" else []
+        done = guest.run("python3", "/root/killed.py", str(step), verb, *words, check=False)
+        guest.run("rxlane", "rollback")
+        assert differing(before, guest.settings()) == {}, f"killed at step {step}"
+        if done.rc == 0:
+            break
+        assert done.rc == 128 + signal.SIGKILL, str(done)
+    print(f"\n{verb}: killed at each of {step - 1} steps")
+    assert LEAST < step < STEPS - 1
 
 
 def test_killed_while_applying(guest: Host) -> None:
     """SIGKILL after a random part of an apply's time; rollback brings everything back."""
     chance = random.Random(7)
-    words = ["-o", "threaded=on", "-o", "thread_cpus=auto", "-o", "defer_hard_irqs=9"]
     before = guest.settings()
-    start = time.monotonic()
-    guest.run("rxlane", "apply", *words)
-    whole = time.monotonic() - start
-    guest.run("rxlane", "rollback")
+    whole = seconds_of_an_apply(guest)
     for round_ in range(KILLS):
         after = f"{chance.uniform(0.1, 1.0) * whole:.2f}"
-        guest.run("timeout", "--signal=KILL", after, "rxlane", "apply", *words, check=False)
+        guest.run("timeout", "--signal=KILL", after, "rxlane", "apply", *WORDS, check=False)
         guest.run("rxlane", "rollback")
         assert differing(before, guest.settings()) == {}, f"round {round_}, killed after {after} s"
+
+
+def seconds_of_an_apply(guest: Host) -> float:
+    start = time.monotonic()
+    guest.run("rxlane", "apply", *WORDS)
+    whole = time.monotonic() - start
+    guest.run("rxlane", "rollback")
+    return whole
 
 
 def lasting(guest: Host) -> Settings:
@@ -65,20 +118,28 @@ def lasting(guest: Host) -> Settings:
 
 
 def test_power_cut_while_applying(guest: Host) -> None:
-    """After a reset the settings are a fresh boot's, and the stale journal is in nobody's way."""
+    """The power fails at a random moment of an apply, or soon after it.
+
+    After that the settings are a fresh boot's, and the stale journal is in nobody's way.
+    """
+    chance = random.Random(11)
     before = lasting(guest)
-    words = ["-o", "threaded=on@1-", "-o", "thread_cpus=auto"]
     # Else it moves interrupts before it can be stopped.
     guest.run("systemctl", "disable", "irqbalance")
+    whole, under_way = seconds_of_an_apply(guest), 0
     # The packages and the reader are not what is tried here: they are on the disk.
     guest.run("sync")
     for _round in range(POWER_CUTS):
-        guest.run("timeout", "--signal=KILL", "1.5", "rxlane", "apply", *words, check=False)
+        guest.run("systemd-run", "--quiet", "--collect", "--unit=cut", "rxlane", "apply", *WORDS)
+        time.sleep(chance.uniform(0.0, 1.2) * whole)
+        under_way += guest.run("systemctl", "is-active", "cut", check=False).rc == 0
         guest.vm.power_cut()
         assert differing(before, lasting(guest)) == {}
         guest.run("rxlane", "rollback")
-        guest.run("rxlane", "apply", *words)
+        guest.run("rxlane", "apply", *WORDS)
         guest.run("rxlane", "verify")
         guest.run("rxlane", "rollback")
         assert differing(before, lasting(guest)) == {}
+    print(f"\n{POWER_CUTS} power cuts, {under_way} of them while the apply was under way")
+    assert under_way > POWER_CUTS // 4
     assert guest.run("test", "-e", JOURNAL, check=False).rc == 1
