@@ -91,7 +91,13 @@ def table_goodput(bench: Bench, args: argparse.Namespace, report: Report) -> Non
         tables.goodput_table(curves),
     )
     plots.plot_goodput(curves, OUT / "goodput")
-    report.results["goodput"] = tables.plain(curves)
+    gain = goodput.gain(curves)
+    say(f"at full flood nice 10 brings {gain:.2f} times what nice 0 brings")
+    if gain < goodput.GAIN:
+        report.missed.append(f"goodput nice 10: {gain:.2f} times nice 0, not {goodput.GAIN:g}")
+    trips = goodput.low_load(bench, args.rounds, say)
+    show(f"Round trips at low load, one every {goodput.GAP_US} µs", tables.trip_table(trips))
+    report.results["goodput"] = {"curves": tables.plain(curves), "trips": tables.plain(trips)}
     report.missed += [
         f"goodput {curve.mode.label}: falls to {curve.worst:.2f} of its ideal, "
         f"not {goodput.FLOOR:g}"

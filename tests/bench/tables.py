@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench import scaling, seed001, seed004
-from bench.goodput import Curve
+from bench.goodput import Curve, Trip
 from bench.scheduling import Shares
 from bench.seed000 import FACTOR, FloodRow, SpareRow
 from bench.seed001 import IrqRow
@@ -201,6 +201,22 @@ def goodput_table(curves: Sequence[Curve]) -> str:
                     f"{curve.of_ideal(here):.2f}"]  # fmt: skip
         rows.append(row)
     return text_table(head, rows)
+
+
+def trip_table(trips: Sequence[Trip]) -> str:
+    head = ("mode", "beside", "p50 µs", "p99 µs", "lost")
+    return text_table(
+        head,
+        [
+            (
+                trip.mode.label,
+                "an endless computation" if trip.hog else "nothing",
+                *(f"{s.median:.0f} ({s.low:.0f}..{s.high:.0f})" for s in (trip.p50, trip.p99)),
+                str(trip.lost),
+            )
+            for trip in trips
+        ],
+    )
 
 
 def third_table(rows: Sequence[ThirdRow]) -> str:
