@@ -21,6 +21,7 @@ from rxlane import (
     irqthreads,
     layout,
     neighbours,
+    niceness,
     placement,
     separation,
     steering,
@@ -62,6 +63,7 @@ def decide(
     when the plan is written, unless it wants another.
     """
     present = View.of(snapshot) if view is None else view
+    policy = niceness.chosen(policy, snapshot)
     devices = assigned(snapshot, policy.sections)
     future = hardware.foresee(snapshot, hardware.counts(devices))
     planned = present if future is snapshot else View.of(future)

@@ -41,6 +41,19 @@ def runs(sysfs: Sysfs, pid: int | None, name: str) -> bool:
     return pid is not None and sysfs.read(f"proc/{pid}/comm") == name
 
 
+def virtual(sysfs: Sysfs) -> bool:
+    """True in a virtual machine: the CPU says so on x86, the device tree or firmware elsewhere."""
+    flags = re.search(r"^flags\s*:(.*)$", sysfs.start("proc/cpuinfo"), re.M)
+    if flags is not None:
+        return "hypervisor" in flags[1].split()
+    tree = "sys/firmware/devicetree/base/hypervisor"
+    return sysfs.exists(tree) or sysfs.read("sys/class/dmi/id/sys_vendor") in VENDORS
+
+
+# Of machines that exist in software only.
+VENDORS = ("QEMU", "VMware, Inc.")
+
+
 def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:
     """Return the CPUs where a real-time thread that never sleeps starves all others.
 

@@ -87,7 +87,7 @@ def observe(
     found = _with_offline(sysfs, found)
     # What only planning needs, which is always about the whole host.
     planning = names is None and THREADED in asked
-    return _with_dangers(sysfs, found, everything) if planning else found
+    return _for_planning(sysfs, found, everything) if planning else found
 
 
 def _links(
@@ -116,13 +116,14 @@ def _by_link(rows: Iterable[tuple[int, _Row]]) -> dict[int, list[_Row]]:
     return found
 
 
-def _with_dangers(sysfs: Sysfs, found: Snapshot, everything: Iterable[LinkRow]) -> Snapshot:
-    """Add what a plan may be refused for."""
+def _for_planning(sysfs: Sysfs, found: Snapshot, everything: Iterable[LinkRow]) -> Snapshot:
+    """Add what a plan may be refused for, and what nice levels are chosen by."""
     return replace(
         found,
         sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
         irq_threads=interrupts.all_threads(sysfs, _polling(found.links)),
         unreserved=hostfiles.unreserved(sysfs, found.topology.online),
+        virtual=hostfiles.virtual(sysfs),
         stalld=hostfiles.runs(sysfs, sysfs.number("run/stalld.pid"), "stalld"),
     )
 

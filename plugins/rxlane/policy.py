@@ -29,6 +29,7 @@ from rxlane.options import Option, Reader
 from rxlane.sections import (
     MAX,
     RFS_AUTO,
+    SCHED_AUTO,
     THREADS_AUTO,
     FlowSteering,
     IrqLayout,
@@ -60,7 +61,7 @@ NAPI_OPTIONS = (
     Option("thread_spread", "one: a CPU for each thread; all: every thread on all of thread_cpus"),
     Option("thread_policy", "scheduling class of the threads: other, batch, idle, fifo or rr"),
     Option("thread_priority", "real-time priority 1..98, with fifo and rr"),
-    Option("thread_nice", "nice level -20..19, with other and batch"),
+    Option("thread_nice", "nice level -20..19, with other and batch, or auto (10 in a guest)"),
     Option("defer_hard_irqs", "empty polls before the interrupt is enabled again"),
     Option("gro_flush_timeout", "nanoseconds between polls while interrupts are deferred"),
     Option("irq_suspend_timeout", "nanoseconds interrupts stay off while the application polls"),
@@ -85,7 +86,7 @@ IRQ_OPTIONS = (
     Option("thread_cpus", "CPUs for the interrupts' threads: a list, or auto (as the interrupt)"),
     Option("thread_policy", "scheduling class of the interrupts' threads"),
     Option("thread_priority", "real-time priority 1..98 of the interrupts' threads"),
-    Option("thread_nice", "nice level -20..19 of the interrupts' threads"),
+    Option("thread_nice", "nice level of the interrupts' threads, as thread_nice"),
     Option("allow_realtime_cpu0", "1 permits real-time threads of interrupts on CPU 0"),
     Option("workqueue_cpus", "CPUs for unbound kernel workers: auto (not the pollers') or a list"),
     Option("smt_siblings", "idle: nothing that is spread goes to siblings of pollers' CPUs; any"),
@@ -99,7 +100,7 @@ STEERING_OPTIONS = (
     Option("rx_thread_cpus", "CPUs for the rx threads: a list, as thread_cpus, or kernel"),
     Option("rx_thread_policy", "scheduling class of the rx threads"),
     Option("rx_thread_priority", "real-time priority 1..98 of the rx threads"),
-    Option("rx_thread_nice", "nice level -20..19 of the rx threads"),
+    Option("rx_thread_nice", "nice level of the rx threads, as thread_nice"),
     Option("rx_allow_realtime_cpu0", "1 permits real-time rx threads on CPU 0"),
     Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
     Option("vhost_cpus", "CPUs for the taps' vhost threads: auto (not the vCPUs') or a list"),
@@ -207,9 +208,10 @@ def _sched(read: Reader, prefix: str = "") -> str | None:
     of_policy, of_priority, of_nice = names
     policy = read.choice(of_policy, FAIR + REALTIME)
     priority = read.integer(of_priority, 1, 98)
-    nice = read.integer(of_nice, -20, 19)
+    auto = read.get(of_nice) == AUTO
+    nice = None if auto else read.integer(of_nice, -20, 19)
     if policy in REALTIME:
-        if nice is not None:
+        if auto or nice is not None:
             raise read.fail(of_nice, f"has no meaning with {policy}", "leave it empty")
         if priority is None:
             remedy = f"set {of_priority} to 1..98"
@@ -218,8 +220,10 @@ def _sched(read: Reader, prefix: str = "") -> str | None:
     if priority is not None:
         remedy = f"set {of_policy} to fifo or rr, or leave {of_priority} empty"
         raise read.fail(of_priority, "needs a real-time class", remedy)
-    if policy == "idle" and nice is not None:
+    if policy == "idle" and (auto or nice is not None):
         raise read.fail(of_nice, "has no meaning with idle", "leave it empty")
+    if auto:
+        return f"{policy or 'other'}{SCHED_AUTO}"
     if policy is None and nice is None:
         return None
     return f"{policy or 'other'}:{nice or 0}"

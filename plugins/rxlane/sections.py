@@ -45,7 +45,7 @@ class Section(Named):
 
     cpus: None leave alone, () choose by placement (one of topology.PLACEMENTS), else the CPUs to go
     round. shared_cpus: each thread may run on all of them. sched: None leave alone, else as in
-    items.SCHED.
+    items.SCHED, with SCHED_AUTO for a nice level that is to be chosen.
     """
 
     modes: tuple[ModeRule, ...] = ()
@@ -133,6 +133,7 @@ class FlowSteering(Named):
         return self.rx_threads is not None or placed or self.rx_sched is not None
 
 
+SCHED_AUTO = ":auto"
 RFS_AUTO = -1
 THREADS_AUTO = -1
 

@@ -41,6 +41,17 @@ class Sysfs:
         except OSError:
             return None
 
+    def start(self, name: str) -> str:
+        """Return the first page of a file that may be long, nothing when it cannot be read."""
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(descriptor, PAGE).decode("utf-8", "replace")
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return ""
+
     def read_again(self, name: str, writable: bool = False) -> str | None:
         """Return what read() does, of a file that is soon read or written again.
 

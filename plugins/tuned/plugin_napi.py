@@ -62,12 +62,12 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`thread_policy` is the threads' scheduling class: `other`,
     `batch`, `idle`, `fifo` or `rr`. [option]`thread_priority` (1 to 98)
-    belongs to `fifo` and `rr`, [option]`thread_nice` (-20 to 19) to `other`
-    and `batch`. Real-time threads are refused on CPU 0, where fewer than
-    two housekeeping CPUs or no whole core would be left, from priority 50 on
-    CPUs that run other interrupts' threads, and where nothing keeps time for
-    other tasks. [option]`allow_realtime_cpu0` with
-    the value 1 permits CPU 0.
+    belongs to `fifo` and `rr`, [option]`thread_nice` (-20 to 19, or
+    `auto`: 10 in a virtual machine and 0 elsewhere) to `other` and `batch`.
+    Real-time threads are refused on CPU 0, where fewer than two housekeeping
+    CPUs or no whole core would be left, from priority 50 on CPUs that run
+    other interrupts' threads, and where nothing keeps time for other tasks.
+    [option]`allow_realtime_cpu0` with the value 1 permits CPU 0.
 
     [option]`defer_hard_irqs` is the number of empty polls before the
     interrupt is enabled again, [option]`gro_flush_timeout` the nanoseconds

@@ -15,6 +15,7 @@ import pytest
 from test_profile import differing
 
 from conftest import OURS, Host, Settings
+from rxlane.niceness import IN_GUEST
 
 SETTLE = 10.0  # seconds for irqbalance to open its socket, in a guest without KVM
 
@@ -159,6 +160,8 @@ def test_vm_host(guest: Host) -> None:
         for lane in lanes:
             assert allowed(guest, str(lane["pid"])) == "2-3"
         assert "SCHED_OTHER" in guest.run("chrt", "-p", str(lanes[0]["pid"])).stdout
+        nice = guest.run("ps", "-o", "ni=", "-p", str(lanes[0]["pid"])).stdout
+        assert int(nice) == IN_GUEST, "this is a virtual machine"
         assert set(placed(guest)) == {"2", "3"}
         in_use(guest)
         # Nothing tells TuneD's thread of this, so it is there to be found.
