@@ -165,6 +165,13 @@ def parse_features(
     return _owner(found), tuple(result)
 
 
+def parse_active(bits: Mapping[str, int], body: bytes) -> tuple[int, tuple[str, ...]]:
+    """Return (ifindex, names of the features that are on) of one answer."""
+    found = dict(generic_attrs(body))
+    active = _bitset(found.get(u.ETHTOOL_A_FEATURES_ACTIVE, b""))
+    return _owner(found), tuple(sorted(name for name, bit in bits.items() if active >> bit & 1))
+
+
 def _bitset(bitset: bytes) -> int:
     """Return the value of a compact bitset: words of 32 bits, the lowest first."""
     value = dict(parse_attrs(bitset)).get(u.ETHTOOL_A_BITSET_VALUE, b"")
@@ -217,6 +224,10 @@ class Ethtool(Generic):
             for ifindex, own in found.items()
             if own
         }
+
+    def active(self) -> dict[int, tuple[str, ...]]:
+        """Return the features of each device that are on, by ifindex."""
+        return dict(parse_active(self._bits(), body) for body in self._features())
 
     def _features(self) -> list[bytes]:
         return self._ask(u.ETHTOOL_MSG_FEATURES_GET, "features", u.ETHTOOL_FLAG_COMPACT_BITSETS)

@@ -19,8 +19,8 @@ def all_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
     others: kernel threads that are known to be something else.
     """
-    known = ((n, threads.affinity(pid)) for n, pid in _of_interrupts(sysfs, others))
-    found = (IrqThread(number, cpus) for number, cpus in known if cpus is not None)
+    known = ((n, threads.glance(pid)) for n, pid in _of_interrupts(sysfs, others))
+    found = (IrqThread(n, thread.cpus, thread.sched) for n, thread in known if thread is not None)
     return tuple(sorted(found, key=lambda t: t.irq))
 
 

@@ -132,7 +132,21 @@ class Linux:
         found = observe.observe(
             *(self._sysfs, self._netdev, self._capabilities, cpus, names, items, tunables)
         )
-        return _with_rss(found) if items is None else found
+        return self._for_people(found) if items is None else found
+
+    def _for_people(self, host: Snapshot) -> Snapshot:
+        """Add what recordings hold and no plan asks: features, and how flows are spread."""
+        active, reader = self._tools().active(), rss.Reader()
+        try:
+            links = tuple(
+                replace(li, rss=reader.read(li.name), features=active.get(li.ifindex, ()))
+                if li.physical
+                else li
+                for li in host.links
+            )
+        finally:
+            reader.close()
+        return replace(host, links=links)
 
     def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
         """Read these settings again; which devices and queues there are is as before."""
@@ -282,18 +296,6 @@ def _sort(values: Values) -> tuple[re.Pattern[str], str, str]:
     if not values.keys().isdisjoint(RX_THREAD_ITEMS):
         return threads.RX, RX_THREAD_CPUS, RX_THREAD_SCHED
     return threads.NAPI, CPUS, SCHED
-
-
-def _with_rss(host: Snapshot) -> Snapshot:
-    """Add how hardware spreads its flows, for people and recordings: nothing is planned by it."""
-    reader = rss.Reader()
-    try:
-        links = tuple(
-            replace(li, rss=reader.read(li.name)) if li.physical else li for li in host.links
-        )
-    finally:
-        reader.close()
-    return replace(host, links=links)
 
 
 def _room() -> int:

@@ -101,10 +101,13 @@ class Irq:
 # Programs that write what rxlane writes, each for reasons of its own.
 IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER = "irqbalance", "google-guest-agent", "NetworkManager"
 WRITERS = (IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER)
+# Not a program that goes on running: it sets up interfaces by .link files that say so.
+UDEV = "systemd-udevd"
 # Those that move interrupts, and what keeps them from it.
 MOVERS = {
     IRQBALANCE: "stop it, or give it --banirq for each",
     GUEST_AGENT: "set set_multiqueue=false in [InstanceSetup] of its configuration",
+    UDEV: "leave IRQAffinity options out of the interfaces' .link files",
 }
 
 # How a lane is polled, beside MODES: in the thread of its interrupt.
@@ -181,6 +184,7 @@ class Link:
 
     below: the devices a virtual one stands on, such as the ports of a bond. vhosts: the kernel's
     threads that serve a tap of a virtual machine. rx_threads: how many helpers it is to have.
+    features: names of those that are on, as ethtool has them.
     """
 
     name: str
@@ -201,6 +205,7 @@ class Link:
     vhosts: tuple[Thread, ...] = field(default=(), metadata=LATER)
     rx_threads: int | None = field(default=None, metadata=LATER)
     helpers: tuple[Helper, ...] = field(default=(), metadata=LATER)
+    features: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)
@@ -278,10 +283,11 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class IrqThread:
-    """A threaded interrupt's kernel thread, and the CPUs it may run on."""
+    """A threaded interrupt's kernel thread. cpus: it may run on these. sched: as Thread.sched."""
 
     irq: int
     cpus: tuple[int, ...]
+    sched: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

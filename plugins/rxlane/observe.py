@@ -7,7 +7,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import devices, helpers, hostfiles, interrupts, logins, places, rtnetlink, threads, vms
+from rxlane import (
+    devices,
+    helpers,
+    hostfiles,
+    interrupts,
+    logins,
+    places,
+    rtnetlink,
+    threads,
+    udevdb,
+    vms,
+)
 from rxlane import uapi as u
 from rxlane.items import (
     EVERY_ITEM,
@@ -24,7 +35,7 @@ from rxlane.items import (
     VHOST_CPUS,
     WORKQUEUE,
 )
-from rxlane.model import Capabilities, Helper, Irq, Link, Snapshot, Thread, Topology, Tunable
+from rxlane.model import UDEV, Capabilities, Helper, Irq, Link, Snapshot, Thread, Topology, Tunable
 from rxlane.netdev import Netdev
 from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
@@ -118,8 +129,11 @@ def _by_link(rows: Iterable[tuple[int, _Row]]) -> dict[int, list[_Row]]:
 
 def _for_planning(sysfs: Sysfs, found: Snapshot, everything: Iterable[LinkRow]) -> Snapshot:
     """Add what a plan may be refused for, and what nice levels are chosen by."""
+    hardware = (link.ifindex for link in found.links if link.physical)
+    moves = udevdb.moves_interrupts(sysfs, hardware)
     return replace(
         found,
+        writers=(*found.writers, *((UDEV,) if moves else ())),
         sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
         irq_threads=interrupts.all_threads(sysfs, _polling(found.links)),
         unreserved=hostfiles.unreserved(sysfs, found.topology.online),

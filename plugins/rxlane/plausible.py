@@ -58,7 +58,7 @@ def _topology(host: Topology) -> Iterator[Found]:
 
 def _link(where: str, link: Link) -> Iterator[Found]:
     rss = () if link.rss is None else (link.rss.function, link.rss.key)
-    yield from _texts(where, (link.name, link.driver, *rss, *link.below))
+    yield from _texts(where, (link.name, link.driver, *rss, *link.below, *link.features))
     yield from _texts(f"{where}.tunables", (tunable.item for tunable in link.tunables))
     if not link.name:
         yield f"{where}.name", "empty"

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from rxlane.sysfs import Sysfs
 
 DATABASE = "run/udev/data"
 BY_RULE = "a udev rule"
+_AFFINITY = re.compile(r"^\s*IRQAffinity\w*\s*=\s*\S", re.M)
 # Set by udev's net_setup_link; the drop-ins separated by colons, later ones win.
 FILE, DROPINS = "ID_NET_LINK_FILE", "ID_NET_LINK_FILE_DROPINS"
 
@@ -37,6 +39,13 @@ def link_files(known: Mapping[str, str]) -> list[str]:
     """Return the interface's .link file and its drop-ins, those first that win."""
     dropins = [path for path in known.get(DROPINS, "").split(":") if path]
     return [*reversed(dropins), *([known[FILE]] if FILE in known else [])]
+
+
+def moves_interrupts(files: Sysfs, ifindexes: Iterable[int]) -> bool:
+    """True where a .link file of one of the interfaces says on which CPUs its interrupts are."""
+    used = {path for n in ifindexes for path in link_files(properties(files, n) or {})}
+    texts = (files.read(path.lstrip("/")) or "" for path in sorted(used))
+    return any(_AFFINITY.search(text) for text in texts)
 
 
 def origin(files: Sysfs, known: Mapping[str, str], name: str) -> str:

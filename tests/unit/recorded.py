@@ -57,11 +57,14 @@ def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     with mock.patch.object(rtnetlink, "links", lambda: rows):
         read = observe.observe(sysfs, answers, host.capabilities, cpus, None, None, tunables)
     found = {sysctl.name for sysctl in read.sysctls}
-    said = {link.ifindex: link.rss for link in host.links}
+    said = {link.ifindex: (link.rss, link.features) for link in host.links}
     return replace(
         host,
         topology=read.topology,
-        links=tuple(replace(link, rss=said[link.ifindex]) for link in read.links),
+        links=tuple(
+            replace(link, rss=said[link.ifindex][0], features=said[link.ifindex][1])
+            for link in read.links
+        ),
         irqs=read.irqs,
         sysctls=(*read.sysctls, *(s for s in host.sysctls if s.name not in found)),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import devices, hostfiles, interrupts, observe, processors
+from rxlane import devices, hostfiles, interrupts, observe, processors, udevdb
 from rxlane.errors import RxlaneError
 from rxlane.model import (
     Capabilities,
@@ -322,7 +322,28 @@ def test_threads_of_interrupts(tmp_path: Path) -> None:
     tree(tmp_path, {f"proc/{os.getpid()}/comm": "irq/41-nic-3\n"})
     tree(tmp_path, {"proc/9/comm": "irq/42-nic\n"})
     found = interrupts.all_threads(Sysfs(tmp_path), {9})
-    assert found == (IrqThread(41, tuple(sorted(os.sched_getaffinity(0)))),)
+    cpus, nice = tuple(sorted(os.sched_getaffinity(0))), os.getpriority(os.PRIO_PROCESS, 0)
+    assert found == (IrqThread(41, cpus, f"other:{nice}"),)
+
+
+def test_link_files_that_place_interrupts(tmp_path: Path) -> None:
+    database = "run/udev/data/n2"
+    tree(tmp_path, {database: "I:1\nE:ID_NET_LINK_FILE=/usr/lib/systemd/network/99.link\n"})
+    tree(tmp_path, {"usr/lib/systemd/network/99.link": "[Link]\nNamePolicy=keep\n"})
+    files = Sysfs(tmp_path)
+    assert not udevdb.moves_interrupts(files, [2, 3])
+    dropin = "etc/systemd/network/99.link.d/irq.conf"
+    more = f"E:ID_NET_LINK_FILE_DROPINS=/{dropin}\n"
+    tree(tmp_path, {database: f"{files.read(database)}\n{more}"})
+    for text, moves in (
+        ("[Link]\n#IRQAffinity=0-3\n", False),
+        ("[Link]\nIRQAffinity=\n", False),
+        ("[Link]\nIRQAffinity=0-3\n", True),
+        ("[Link]\nIRQAffinityPolicy=spread\n", True),
+    ):
+        tree(tmp_path, {dropin: text})
+        assert udevdb.moves_interrupts(files, [2, 3]) is moves, text
+        assert not udevdb.moves_interrupts(files, [3])
 
 
 def test_time_for_other_tasks(tmp_path: Path) -> None:

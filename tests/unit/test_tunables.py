@@ -34,6 +34,7 @@ def test_any_bytes_parse_or_give_a_format_error(data: bytes) -> None:
     for parse in (
         lambda: ethtool.parse_numbers(CHANNELS, data),
         lambda: ethtool.parse_features(BITS, data),
+        lambda: ethtool.parse_active(BITS, data),
         lambda: ethtool.parse_strings(data),
     ):
         try:
@@ -87,6 +88,13 @@ def test_features(
     expected = () if value is None else (Tunable("rx-ntuple-filter", value, 1),)
     assert ethtool.parse_features(BITS, body) == (7, expected)
     assert ethtool.parse_features({}, body) == (7, ()), "a kernel that does not know the name"
+
+
+def test_features_that_are_on() -> None:
+    names = {"rx-gro": 14, "rx-lro": 15, "rx-hashing": 28, "rx-ntuple-filter": 40}
+    body = about(7, pack_nest(4, bitset(14, 40, 50)))
+    assert ethtool.parse_active(names, body) == (7, ("rx-gro", "rx-ntuple-filter"))
+    assert ethtool.parse_active(names, about(7)) == (7, ())
 
 
 def test_numbers_to_set() -> None:
