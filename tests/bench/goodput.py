@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput against offered load, 25 flows × 64 bytes, one virtual CPU, three polling modes.
+"""Goodput against offered load, 1 and 25 flows × 64 bytes, one virtual CPU, three polling modes.
 
 A receiver without livelock delivers what is offered up to its capacity and holds that capacity
 beyond it. Each point is therefore judged against the most it could be: the curve's own peak, or
 the offered load where that is below the peak. The last load is the full flood (bench/flood.py).
+
+Each flow has a process of its own that receives it. One process has half of the CPU beside a thread
+of its level, which is less than it needs for all that the thread brings; of 25 the thread is one
+among many. So it is with one flow that yielding must bring more.
 
 What a thread that yields to applications costs is latency, so round trips at a low load stand
 beside: on an idle guest, and with an application of nice 0 that computes without end.
@@ -19,13 +23,14 @@ from bench.flood import GUEST_ADDRESS, REMOTE, Bench, Mode, Reading
 from bench.seed000 import in_turn
 from bench.stats import Summary, of_ideal, quotient, summary
 
-FLOWS = 25
+ALONE = 1
+FLOWS = (ALONE, 25)
 SIZE = 64
 LOADS = (10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000, 200_000,
          240_000, 280_000)  # fmt: skip
 QUICK_LOADS = (10_000, 40_000, 80_000, 160_000)
 FLOOR = 0.9
-GAIN = 1.2  # of the thread that yields over one that does not, at full flood
+GAIN = 1.2  # of the thread that yields over one that does not, one flow at full flood
 ECHO_PORT, TRIPS, GAP_US, LOST_MS = 6500, 400, 2000, 500
 HOG = "rxlane-bench-hog"
 PID = "/run/udpecho.pid"
@@ -92,18 +97,18 @@ def loads(full: int, quick: bool) -> list[int]:
     return [*(load for load in (QUICK_LOADS if quick else LOADS) if load < full), full]
 
 
-def measure(bench: Bench, quick: bool, rounds: int, say: Say) -> list[Curve]:
+def measure(bench: Bench, flows: int, quick: bool, rounds: int, say: Say) -> list[Curve]:
     """Each round walks over every load and mode, so that a slow spell of the host, which may last
     a minute, falls into one round of many points and not into all rounds of one."""
 
     def run(where: tuple[int, Mode]) -> Reading:
         load, mode = where
         bench.set_mode(mode)
-        read = bench.flood(FLOWS, SIZE, load)
-        say(f"offered {load}, {mode.label}: {read.carried:.0f} carried")
+        read = bench.flood(flows, SIZE, load)
+        say(f"{flows} flows, offered {load}, {mode.label}: {read.carried:.0f} carried")
         return read
 
-    offered = loads(bench.full_rate(FLOWS, SIZE), quick)
+    offered = loads(bench.full_rate(flows, SIZE), quick)
     places = [(load, mode) for load in offered for mode in MODES]
     read = in_turn(places, rounds, run)
     return [Curve(mode, tuple(point(load, read[load, mode]) for load in offered)) for mode in MODES]

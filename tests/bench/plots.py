@@ -75,7 +75,7 @@ def plot_001(rows: Sequence[IrqRow], stem: Path) -> list[Path]:
     return save(drawn, stem)
 
 
-def plot_goodput(curves: Sequence[Curve], stem: Path) -> list[Path]:
+def plot_goodput(curves: Sequence[Curve], name: str, stem: Path) -> list[Path]:
     drawn, axes = figure()
     for curve, colour in zip(curves, COLOURS, strict=False):
         offered = [point.offered / 1000 for point in curve.points]
@@ -83,7 +83,7 @@ def plot_goodput(curves: Sequence[Curve], stem: Path) -> list[Path]:
                   label=f"{curve.mode.label} (peak {curve.peak / 1000:.0f} kpps)")  # fmt: skip
     axes.axhline(0.9, color="grey", linewidth=0.8, linestyle=":")
     axes.set(
-        title="Goodput over its own peak, 25 flows × 64 bytes, one virtual CPU",
+        title=f"Goodput over its own peak, {name}, one virtual CPU",
         xlabel="offered kpps",
         ylabel="goodput / peak",
         xscale="log",

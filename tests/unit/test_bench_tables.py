@@ -168,7 +168,7 @@ def test_plots_are_written(tmp_path: Path) -> None:
     assert goodput.gain(curves) == 1.0
     trip = goodput.Trip(Mode.NICE10, True, flat(200.0), flat(900.0), 3)
     assert "200 (" in tables.trip_table([trip]) and "endless" in tables.trip_table([trip])
-    for path in plots.plot_goodput(curves, tmp_path / "goodput"):
+    for path in plots.plot_goodput(curves, "1 × 64 bytes", tmp_path / "goodput"):
         assert path.stat().st_size > 1000
     for path in plots.plot_001([irq_row(3.0, 1.0)], tmp_path / "seed001"):
         assert path.stat().st_size > 1000
