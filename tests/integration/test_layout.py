@@ -146,6 +146,30 @@ def allowed(host: Host, pid: str) -> str:
 
 
 @pytest.mark.kernels(OURS)
+def test_realtime_busy_polling(guest: Host) -> None:
+    """As seed 003's script has it, on one queue of each device that has more."""
+    given = {
+        "rx_threaded": "busy-poll@1",
+        "rx_thread_cpus": "auto",
+        "rx_thread_policy": "fifo",
+        "rx_thread_priority": "50",
+        "rx_thread_nice": "",
+    }
+    with profile(guest, "net-low-latency", **given) as before:
+        lanes = guest.lanes(guest.vm.nic)
+        assert [lane["mode"] for lane in lanes] == ["off", "busy-poll", "off", "off"]
+        pid = str(lanes[1]["pid"])
+        said = guest.run("chrt", "-p", pid).stdout
+        assert "SCHED_FIFO" in said and "priority: 50" in said
+        cpu = allowed(guest, pid)
+        assert cpu.isdecimal() and cpu != "0"
+        assert guest.run("ps", "-o", "psr=", "-p", pid).stdout.strip() == cpu
+        assert files(guest, "/proc/sys/net/core/busy_read") == ["0"]
+        in_use(guest)
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
 def test_vm_host(guest: Host) -> None:
     """Threads may move among the host's CPUs, interrupts stay off vCPUs'; drift is found."""
     given = {
