@@ -40,6 +40,7 @@ SCRIPTED = 8  # devices for what starts a process for every one of them
 TUNED = 64  # devices for TuneD
 # The bars. Multiples of the C program's time; of the first apply's; KB; system calls a queue.
 APPLY, UNDO, AGAIN, MEMORY, CALLS, EXPONENT, HOGGED = 0.8, 0.8, 0.2, 40_000, 15, 1.1, 0.1
+STARTED = 2  # programs that an apply may start, itself among them
 OPTIONS = ("threaded=on", "thread_cpus=0-1", "thread_policy=batch", "rps=0-1")
 NAPI_THREADED = 8
 
@@ -196,18 +197,19 @@ def main_table(report: Report, args: argparse.Namespace, state: Path, base: Path
     if calls is None:
         report.lines.append("SKIPPED system calls: no strace here")
     else:
-        report.figure("system calls a queue", calls / (args.devices * QUEUES), CALLS)
+        report.figure("system calls a queue", calls["total"] / (args.devices * QUEUES), CALLS)
+        report.figure("programs started", calls["execve"], STARTED)
 
 
-def system_calls(space: Space, ours: Ours) -> int | None:
-    """Count those of an apply; the interpreter's start is in it."""
+def system_calls(space: Space, ours: Ours) -> dict[str, int] | None:
+    """Count those of an apply by name, and their total; the interpreter's start is in it."""
     if shutil.which("strace") is None:
         return None
     with tempfile.NamedTemporaryFile("r") as counted:
         space.inside(["strace", "-f", "-c", "-o", counted.name, *ours.apply()])
         space.inside(ours.undo())
         rows = [line.split() for line in counted.read().splitlines()]
-    return next(int(row[3]) for row in rows if row and row[-1] == "total")
+    return {row[-1]: int(row[3]) for row in rows if len(row) > 4 and row[3].isdecimal()}
 
 
 def growth(report: Report, args: argparse.Namespace, state: Path) -> None:
