@@ -174,6 +174,12 @@ def carry(
     entries = known | {
         t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None
     }
+    for held in plan.holds:
+        # What has the wanted value by another's doing was perhaps to have another by an earlier
+        # plan; what the kernel refused stays without one.
+        entry = entries.get(held.target)
+        if entry is not None and entry.after is not None:
+            entries[held.target] = replace(entry, after=held.after)
     for change in changes:
         target, first = change.target, known.get(change.target)
         # An entry without a value is of a thread that nobody has touched since its birth.

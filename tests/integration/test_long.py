@@ -19,18 +19,25 @@ DRAWN_AT_BOOT = "sysctl/netdev_rss_key"
 JOURNAL = "/var/lib/rxlane/journal.json"
 
 
-def some_policy(chance: random.Random) -> list[str]:
-    """Options of all three kinds, valid on the guest of 8 CPUs and 4 queues."""
+def some_policy(chance: random.Random, everywhere: bool) -> list[str]:
+    """Options of all three kinds, valid on the guest of 8 CPUs and a device of 4 queues.
+
+    everywhere: for all devices, of which some have one queue.
+    """
+    channels = chance.choice(["", "", "2", "max"])
+    modes = ["on", "off", "on@1-", "off@0,on@1-"]
+    if not everywhere and channels != "2":
+        modes += ["on@0,2", "off@0,on@3", "busy-poll@3"]
     policy = chance.choice(["other", "batch", "idle", ""])
     options = {
-        "threaded": chance.choice(["on", "off", "on@1-", "on@0,2", "off@0,on@3", "busy-poll@3"]),
+        "threaded": chance.choice(modes),
         "management_queues": str(chance.randrange(3)),
         "thread_cpus": chance.choice(["auto", "2-5", "1,3,7", ""]),
         "thread_policy": policy,
         "thread_nice": "" if policy == "idle" else chance.choice(["", "0", "10", "-5"]),
         "defer_hard_irqs": chance.choice(["", "0", str(chance.randrange(1000))]),
         "gro_flush_timeout": chance.choice(["", "0", str(chance.randrange(10**6))]),
-        "channels": chance.choice(["", "", "2", "max"]),
+        "channels": channels,
         "irq_cpus": chance.choice(["", "auto", "numa-local", "1-6"]),
         "irq_layout.threaded": chance.choice(["", "auto", "on", "off", "on@1,2"]),
         "irq_layout.thread_nice": chance.choice(["", "-3"]),
@@ -40,7 +47,7 @@ def some_policy(chance: random.Random) -> list[str]:
         "netdev_max_backlog": chance.choice(["", "4096"]),
     }
     if chance.randrange(2):
-        options["rx_threads"] = chance.choice(["0", "1", "3", "auto"])
+        options["rx_threads"] = chance.choice(["off", "1", "3", "auto"])
         options["rx_thread_cpus"] = chance.choice(["", "auto", "2-5", "kernel"])
     else:
         options["rps"] = chance.choice(["", "off", "auto", "0-3"])
@@ -54,8 +61,8 @@ def test_random_policies(guest: Host) -> None:
     chance = random.Random(seed)
     before = guest.settings()
     for round_ in range(POLICIES):
-        policy = some_policy(chance)
         devices = chance.choice([[guest.vm.nic], []])
+        policy = some_policy(chance, not devices)
         done = guest.run("rxlane", "apply", *policy, *devices, check=False)
         if done.rc == 2:
             refused.append(done.stderr.splitlines()[-1])
@@ -66,7 +73,7 @@ def test_random_policies(guest: Host) -> None:
         after = differing(before, guest.settings())
         assert after == {}, f"seed {seed}, round {round_}: {policy}"
     print(f"\n{POLICIES} policies, seed {seed}, {len(refused)} refused", *refused, sep="\n")
-    assert len(refused) < POLICIES // 2
+    assert len(refused) < POLICIES // 10
 
 
 # Everything of an apply and a rollback, with threads that are born and settings that are optional.

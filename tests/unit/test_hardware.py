@@ -240,6 +240,28 @@ def test_a_driver_that_refuses_is_reported_and_the_rest_is_done() -> None:
     assert simhost.settings(sim) == before and store.text is None
 
 
+def test_nothing_is_left_of_the_plan_for_channels_that_did_not_come() -> None:
+    """One queue would have had RPS, the four that stay have none: the journal knows of these."""
+    sim, store = SimHost(host(topology=simhost.topology(4))), MemoryStore()
+    before = simhost.settings(sim)
+    sim.lacking = {"channels-combined"}
+    many = {"channels": 1, "rps": "auto", "threaded": "on", "thread_cpus": "auto"}
+    apply(sim, store, asked(**many))
+    journal = store.load()
+    assert journal is not None and verify_journal(journal, sim.observe()).drifted == ()
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+
+
+def test_a_value_that_another_set_meanwhile_is_the_wanted_one() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    apply(sim, store, asked(rps="0-3"))
+    apply(sim, MemoryStore(), asked(rps="off"))
+    apply(sim, store, asked(rps="off", threaded="on"))
+    journal = store.load()
+    assert journal is not None and verify_journal(journal, sim.observe()).drifted == ()
+
+
 def test_what_a_reset_took_is_found_and_mended() -> None:
     sim, store = SimHost(host()), MemoryStore()
     done = apply(sim, store, asked(**FULL))
