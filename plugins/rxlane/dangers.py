@@ -39,26 +39,32 @@ def check_threads(
     for one, cpus in chosen:
         if len(cpus) == 1 and not one.stands(cpus):  # else it is so without the plan
             _check_others(one, cpus[0], theirs.get(cpus, ()))
+    held = {
+        n for one, cpus in (*chosen, *others) if one.priority >= IRQ_THREAD_PRIORITY for n in cpus
+    }
+    # One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
+    stuck = [thread for thread in present if held.issuperset(thread.cpus)]
     for one, cpus in chosen:
         if one.realtime and not one.untouched(cpus):
-            _check_irq_threads(present, one, set(cpus))
+            _check_irq_threads(stuck, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
         if one.realtime:
             _check_beside(one, cpus, chosen)
 
 
-def _check_irq_threads(present: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
+def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
+    """stuck: threads that have such real-time threads on all CPUs where they may run."""
     if one.priority < IRQ_THREAD_PRIORITY:
         return
     own = None if one.lane.irq is None else one.lane.irq.number
-    for thread in present:
+    for thread in stuck:
         shared = cpus.intersection(thread.cpus)
         if shared and thread.irq != own:
             raise refuse(
                 one,
                 "thread_priority",
                 f"priority {one.priority} on CPU {min(shared)} would hold up the thread of IRQ"
-                f" {thread.irq}, which runs there",
+                f" {thread.irq}, which runs nowhere else",
                 f"give a priority below {IRQ_THREAD_PRIORITY}, another CPU, or move the interrupt",
             )
 

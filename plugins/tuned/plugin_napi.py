@@ -65,8 +65,8 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     belongs to `fifo` and `rr`, [option]`thread_nice` (-20 to 19, or
     `auto`: 10 in a virtual machine and 0 elsewhere) to `other` and `batch`.
     Real-time threads are refused on CPU 0, where fewer than two housekeeping
-    CPUs or no whole core would be left, from priority 50 on CPUs that run
-    other interrupts' threads, and where nothing keeps time for other tasks.
+    CPUs or no whole core would be left, from priority 50 on all CPUs where
+    another interrupt's thread may run, and where nothing keeps time for other tasks.
     [option]`allow_realtime_cpu0` with the value 1 permits CPU 0.
 
     [option]`defer_hard_irqs` is the number of empty polls before the

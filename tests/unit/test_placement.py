@@ -292,10 +292,13 @@ def with_irq_thread(irq: int, *cpus: int) -> Snapshot:
 
 def test_priority_50_over_another_interrupts_thread() -> None:
     options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}
-    error = refusal(with_irq_thread(17, 3, 4), **options)
+    error = refusal(with_irq_thread(17, 4), **options)
     assert "priority 50 on CPU 4 would hold up the thread of IRQ 17" in str(error)
     assert error.option == "thread_priority" and error.queue == 1
     assert threads(with_irq_thread(17, 3), **options), "it runs elsewhere"
+    assert threads(with_irq_thread(17, 3, 4), **options), "it may run elsewhere"
+    both = options | {"threaded": "on@1-2", "thread_cpus": "3,4"}
+    assert "thread of IRQ 17" in str(refusal(with_irq_thread(17, 3, 4), **both))
     assert threads(with_irq_thread(41, 4), **options), "the lane's own"
     assert threads(with_irq_thread(17, 4), **(options | {"thread_priority": 49}))
     fair = options | {"thread_policy": "other", "thread_priority": ""}
@@ -312,6 +315,20 @@ def test_priority_50_where_an_interrupts_thread_will_be() -> None:
     start = with_irq_thread(40, 3)
     own = replace(start, irqs=tuple(replace(irq, threaded=1) for irq in start.irqs))
     assert threads(own, **to_4)
+
+
+def test_auto_keeps_priority_50_off_other_interrupts_threads() -> None:
+    options = {"threaded": "on@1-2", "thread_cpus": "auto", **FIFO}
+    free = threads(host(), **options)
+    assert free == {"eth0/rx1": "2", "eth0/rx2": "3"}
+    start = replace(host(), irq_threads=(IrqThread(17, (3,)), IrqThread(40, (2,))))
+    assert threads(start, **options) == {"eth0/rx1": "4", "eth0/rx2": "5"}
+    lower = options | {"thread_priority": 49}
+    assert threads(start, **lower) == free
+    roaming = replace(host(), irq_threads=(IrqThread(17, tuple(range(8))),))
+    assert threads(roaming, **options) == free
+    each = replace(host(), irq_threads=tuple(IrqThread(170 + n, (n,)) for n in range(8)))
+    assert "thread of IRQ 172" in str(refusal(each, **options))
 
 
 def realtime(start: Snapshot, cpus: tuple[int, ...], mode: int = 1) -> Snapshot:
