@@ -41,7 +41,7 @@ OUTCOME = re.compile(
 
 
 # Of napi_set.
-NAPI_CASES = 13
+NAPI_CASES = 15
 
 
 @pytest.fixture(scope="module", params=our_bases())
