@@ -56,8 +56,13 @@ DEVICES = {
 }
 
 
-# How an interrupt is named, by device and queue, where the driver tells.
-ACTIONS = {"vmxnet3": "{}-rxtx-{}", "igb": "{}-TxRx-{}"}
+# How an interrupt is named, by device and queue; virtio's by the device on its own bus.
+ACTIONS = {
+    "virtio": "-input.{1}",
+    "e1000e": "{0}-rx-{1}",
+    "vmxnet3": "{0}-rxtx-{1}",
+    "igb": "{0}-TxRx-{1}",
+}
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def check_lanes(machine: Machine, kind: str, lanes: list[dict[str, Any]]) -> Non
     irqs, lines = values(lanes, "irq"), interrupts(machine.host)
     assert len(set(irqs)) == expected.queues
     assert set(irqs) <= lines.keys(), "an IRQ that /proc/interrupts does not have"
-    action = ACTIONS.get(kind, "")
+    action = ACTIONS[kind]
     for queue, irq in enumerate(irqs):
         assert lines[irq].endswith(action.format(name, queue)), "the IRQ of another queue"
 

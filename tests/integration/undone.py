@@ -28,10 +28,11 @@ UNDONE = {
     ),
     # The thread goes and the NAPI is still taken for one that is busy polled.
     "busy-poll-left": Edit(CORE, "NAPIF_STATE_IN_BUSY_POLL, 0);", "0, 0);"),
-    # The time of the last quiescent state begins anew with each poll: there never is one.
+    # The time of the last quiescent state begins anew with each poll: there never is one, and
+    # nothing else tells RCU-tasks of a thread that does not sleep.
     "no-quiescent-state": Edit(
         CORE,
-        "rcu_softirq_qs_periodic(*last_qs);",
-        "*last_qs = jiffies;\n\t\trcu_softirq_qs_periodic(*last_qs);",
+        "rcu_softirq_qs_periodic(*last_qs);\n\t\tcond_resched_tasks_rcu_qs();",
+        "*last_qs = jiffies;\n\t\trcu_softirq_qs_periodic(*last_qs);\n\t\tcond_resched();",
     ),
 }

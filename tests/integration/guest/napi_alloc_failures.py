@@ -5,24 +5,31 @@
 Runs in the guest as root, beside napi_contract.py and failing.py, which tells how, and imports
 nothing of rxlane: ``napi_alloc_failures.py INTERFACE``. After each the settings must be as before,
 where the operation was answered with an error, or as wanted; either, where there was no memory for
-the answer. The outcome is ``operations``, {operation: {what came of it: how often}}, and
-``faults``, what was none of this.
+the answer. Threads are also made for NAPIs that never had one, of a netdevsim that is new each
+time. The outcome is ``operations``, {operation: {what came of it: how often}}, and ``faults``, what
+was none of this.
 """
 
+import errno
 import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from failing import UNANSWERED, Task, Trial, finish, prepare  # type: ignore[import-not-found]
 from napi_contract import A_ID, A_PID, SETTINGS, Netdev, attr, u32  # type: ignore[import-not-found]
 
 # Before each: NAPIs without and with a thread, so that threads come, go, and change.
-MODES = {"off": 0, "on": 1, "busy-poll": 2}
+BUSY_POLL = 2
+MODES = {"off": 0, "on": 1, "busy-poll": BUSY_POLL}
 # From "off" these have the kernel make threads.
 NEEDS_THREAD = ("threaded on", "threaded busy-poll", "device on", "device busy-poll", "all")
+
+BUS, NUMBER, QUEUES = Path("/sys/bus/netdevsim"), 78, 2
 
 State = dict[str, int]
 
@@ -57,10 +64,31 @@ class Nic:
             return error.errno or UNANSWERED
         return 0
 
+    def takes(self, mode: int) -> bool:
+        """Whether the whole device does: mainline knows busy-poll for single NAPIs only."""
+        return self.set_device(mode) != errno.EOPNOTSUPP
+
     def reset(self, mode: int) -> None:
         for napi in self.states():
             if self.set(napi, defer=0, flush=0, suspend=0, threaded=mode):
                 raise SystemExit(f"{self.name}: NAPI {napi} cannot be reset")
+
+
+class NewNic(Nic):
+    """A netdevsim, made anew for each trial."""
+
+    def __init__(self) -> None:
+        self.reset(0)
+
+    def reset(self, mode: int) -> None:
+        if (BUS / "devices" / f"netdevsim{NUMBER}").exists():
+            os.close(self.sysfs)
+            self.netdev.sock.close()
+            (BUS / "del_device").write_text(str(NUMBER))
+        (BUS / "new_device").write_text(f"{NUMBER} 1 {QUEUES}")
+        name = os.listdir(BUS / "devices" / f"netdevsim{NUMBER}" / "net")[0]
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+        super().__init__(name)
 
 
 Operation = Callable[[], int]
@@ -83,7 +111,7 @@ def operations(nic: Nic) -> dict[str, tuple[Operation, Callable[[State], State],
     return {**found, "all": one({"defer": 3, "flush": 9, "suspend": 11, "threaded": 1})}
 
 
-def trial(nic: Nic, name: str, start: str) -> Trial:
+def trial(nic: Nic, name: str, start: str, mode: int) -> Trial:
     act, wants, everywhere = operations(nic)[name]
 
     def wanted(before: dict[int, State]) -> dict[int, State]:
@@ -92,20 +120,29 @@ def trial(nic: Nic, name: str, start: str) -> Trial:
             for napi, state in before.items()
         }
 
-    return Trial(f"{name}, from {start}", lambda: nic.reset(MODES[start]), nic.states, act, wanted)
+    return Trial(f"{name}, {start}", lambda: nic.reset(mode), nic.states, act, wanted)
 
 
 def main() -> None:
     prepare()
-    nic, task = Nic(sys.argv[1]), Task()
+    nic, new, task = Nic(sys.argv[1]), NewNic(), Task()
+    names = list(operations(nic))
+    if not nic.takes(BUSY_POLL):
+        names.remove("device busy-poll")
     came: dict[str, dict[str, int]] = {}
     faults: list[str] = []
-    for name in operations(nic):
-        for start in MODES:
-            tried = trial(nic, name, start)
+    for name in names:
+        for start, mode in MODES.items():
+            tried = trial(nic, name, f"from {start}", mode)
             tried.each_allocation(task)
             if start == "off" and name in NEEDS_THREAD:
                 tried.at_random()
+            came[tried.label] = tried.came
+            faults += tried.faults
+    for name in NEEDS_THREAD:
+        if name in names:
+            tried = trial(new, name, "the first", 0)
+            tried.each_allocation(task)
             came[tried.label] = tried.came
             faults += tried.faults
     finish()

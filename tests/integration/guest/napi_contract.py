@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Ask the running kernel what it answers to NETDEV_CMD_NAPI_SET; print one JSON object.
 
-Stand-alone: runs in the guest, imports nothing of rxlane, needs root and netdevsim.
+Stand-alone: runs in the guest, imports nothing of rxlane, needs root and netdevsim. Argument: an
+interface whose driver keeps its NAPIs while it is down, which it is taken.
 An answer holds ``errno`` (positive, 0 is success), ``msg``, ``offs``
 (byte offset of the offending attribute in the request) and ``miss`` (missing attribute's type).
 Numbers: include/uapi/linux/{netlink,genetlink,netdev}.h.
@@ -218,8 +219,16 @@ def main() -> int:
     }
     subprocess.run(["ip", "link", "set", device, "down"], check=True)
     tables["down"] = table(netdev, ids[0])
-    answers["tables"] = tables
     answers["down dump"] = len(netdev.napis(socket.if_nametoindex(device)))
+    # netdevsim has no NAPIs while it is down; this one has, with the same IDs.
+    nic = sys.argv[1]
+    napi = napi_ids(netdev, nic)[0]
+    subprocess.run(["ip", "link", "set", nic, "down"], check=True)
+    tables["down, not deleted"] = table(netdev, napi)
+    subprocess.run(["ip", "link", "set", nic, "up"], check=True)
+    if napi not in napi_ids(netdev, nic):
+        raise SystemExit(f"{nic}: NAPI {napi} has another ID after down and up")
+    answers["tables"] = tables
     Path("/sys/bus/netdevsim/del_device").write_text("77")
     json.dump(answers, sys.stdout, indent=1)
     return 0

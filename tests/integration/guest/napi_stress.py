@@ -8,10 +8,10 @@ it; the disturbers take the link down and up, change the channels, unbind and bi
 the interface to another network namespace and back, and take a CPU offline and back. Everybody acts
 until all have acted often enough or SECONDS are over.
 
-A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived since the
-one before. The outcome: ``counts`` by role and, of toggles, by mode; ``stuck``, {role: states of
-its process} of those that no longer act; ``faults``, what was wrong in the end; ``probes``, whether
-the kernel could tell of stalled tasks.
+A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived in its
+queue since the one before. The outcome: ``counts`` by role and, of toggles, by mode; ``stuck``,
+{role: states of its process} of those that no longer act; ``faults``, what was wrong in the end;
+``probes``, whether the kernel could tell of stalled tasks.
 """
 
 import multiprocessing as mp
@@ -82,7 +82,7 @@ class Toggler:
     def __init__(self, nic: Nic, chance: random.Random, number: int) -> None:
         self.nic, self.chance, self.number = nic, chance, number
         self.netdev = Netdev()
-        self.arrivals = Arrivals(nic, PACKETS)
+        self.arrivals = Arrivals(nic, PACKETS, number)
 
     def _set(self, napi: int, mode: int) -> None:
         if self.chance.randrange(8) == 0:

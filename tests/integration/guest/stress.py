@@ -108,16 +108,24 @@ class Nic:
 
 
 class Arrivals:
-    """Whether enough packets have arrived since it was last so."""
+    """Whether enough packets have arrived since it was last so, on all queues or on one."""
 
-    def __init__(self, nic: Nic, packets: int) -> None:
-        self.nic, self.packets = nic, packets
+    def __init__(self, nic: Nic, packets: int, queue: int | None = None) -> None:
+        self.nic, self.packets, self.queue = nic, packets, queue
         self.seen = 0
+
+    def _now(self) -> int:
+        if self.queue is None:
+            return self.nic.received()
+        queues = self.nic.by_queue()
+        if self.queue >= len(queues):
+            raise Gone("queue")
+        return queues[self.queue]
 
     def enough(self) -> bool:
         """Waits a moment for them, without taking the CPU from who receives them."""
         for _attempt in range(ATTEMPTS):
-            now = self.nic.received()
+            now = self._now()
             if now < self.seen:
                 self.seen = 0  # bound anew: it counts from the start
             if now - self.seen >= self.packets:
