@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from napi_threads_kept import (  # type: ignore[import-not-found]
+    BUSY,
     OFF,
     ON,
     Lane,
@@ -24,8 +25,8 @@ from napi_threads_kept import (  # type: ignore[import-not-found]
 
 CGROUPS = Path("/sys/fs/cgroup")
 PARTITION = CGROUPS / "lanes"
-# The kernel tells threads of a change by a work item, and a thread that could not be pinned tries
-# again once a second.
+# The kernel tells threads of a change by a work item, and a thread that is where it should not be
+# notices once a second, when it is woken.
 SETTLE_S = 1.5
 
 
@@ -41,6 +42,7 @@ def isolated(cpu: int) -> Iterator[None]:
         if state.read_text().strip() != "isolated":
             raise SystemExit(f"CPU {cpu} is not isolated: {state.read_text()}")
         time.sleep(SETTLE_S)
+        traffic()
         yield
         state.write_text("member")
     finally:
@@ -73,6 +75,11 @@ def main() -> int:
     with isolated(cpu):
         seen["off, on, isolated"] = lane.scheduling()
     seen["off, on, isolated, member"] = lane.scheduling()
+    lane.mode(BUSY)
+    lane.give(os.SCHED_FIFO, 50, 0, cpu)
+    with isolated(cpu):
+        seen["poller, isolated"] = lane.scheduling()
+    seen["poller, isolated, member"] = lane.scheduling()
     lane.mode(OFF)
     json.dump({"cpu": cpu, "seen": seen}, sys.stdout, indent=1)
     return 0
