@@ -8,9 +8,10 @@ it is killed, or one of them fails.
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from lab import apt
-from lab.paths import cache
+from lab.cache import built
 from lab.progress import tool
 from lab.rootfs import SUITE
 
@@ -20,12 +21,12 @@ PACKAGES = ("netperf", "libc6")
 def argv() -> list[str]:
     """netperf with its own release's libraries: this machine's may be older."""
     versions = {name: _version(name) for name in PACKAGES}
-    folder = cache("netperf") / "_".join(versions.values()).replace(":", "%3a")
-    if not folder.exists():
-        part = folder.with_name(f"{folder.name}.part")
+
+    def unpack(out: Path) -> None:
         for name, version in versions.items():
-            tool(["dpkg-deb", "-x", apt.download(name, version), part])
-        part.rename(folder)
+            tool(["dpkg-deb", "-x", apt.download(name, version), out])
+
+    folder = built("netperf", "_".join(versions.values()).replace(":", "%3a"), unpack)
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     loader = libraries / "ld-linux-x86-64.so.2"
     return [str(loader), "--library-path", str(libraries), str(folder / "usr/bin/netperf")]

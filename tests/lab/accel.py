@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab.cache import locked, replaced
 from lab.paths import cache
 from lab.progress import say
 from lab.qemu import SYSTEM
@@ -41,8 +42,10 @@ def kvm_works(bzimage: Path) -> bool:
         return False
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     known = cache("kvm") / boot
-    if not known.exists():
-        known.write_text("yes" if boots_with_kvm(bzimage) else "no")
+    # Two probes at once would take the other's time.
+    with locked(known.with_suffix(".lock")):
+        if not known.exists():
+            replaced(known, "yes" if boots_with_kvm(bzimage) else "no")
     return known.read_text() == "yes"
 
 

@@ -7,9 +7,11 @@ formats); the machine's sources, lists and installed packages stay untouched.
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from lab.cache import fetched, locked, replaced
 from lab.paths import cache
 from lab.progress import StepFailed, say, step, tool
 
@@ -59,6 +61,27 @@ def stanza(uri: str, suites: list[str], components: str) -> str:
     )
 
 
+def read_lists(
+    home: Path, sources: Path, text: str, env: Mapping[str, str], options: Sequence[str] = ()
+) -> None:
+    """Has apt read the lists that ``text`` names, once a day and when it names others.
+
+    apt itself waits for no other that reads them (DPkg::Lock::Timeout is for dpkg's lock alone):
+    a second process waits here, and finds them read.
+    """
+    stamp = home / "updated"
+    with locked(home / "updating.lock"):
+        known = sources.exists() and sources.read_text() == text
+        if known and stamp.exists() and time.time() - stamp.stat().st_mtime <= LISTS_LIVE_S:
+            return
+        # Gone until all is read: one that fails is tried again.
+        stamp.unlink(missing_ok=True)
+        replaced(sources, text)
+        with step(f"reading the {'source' if options else 'package'} lists of Debian's releases"):
+            tool(["apt-get", *options, "-q", "update"], env=env)
+        stamp.touch()
+
+
 @lru_cache
 def state() -> dict[str, str]:
     """The environment in which apt uses the private state; lists are refreshed once a day."""
@@ -69,9 +92,9 @@ def state() -> dict[str, str]:
     text = stanza(found["Debian"], SUITES, "main non-free")
     if "Debian-Security" in found:
         text += stanza(found["Debian-Security"], SECURITY_SUITES, "main")
-    (home / "etc/sources.list.d/lab.sources").write_text(text)
     config = home / "apt.conf"
-    config.write_text(
+    replaced(
+        config,
         f'Dir::Etc::sourcelist "/dev/null";\n'
         f'Dir::Etc::sourceparts "{home}/etc/sources.list.d";\n'
         f'Dir::Etc::preferencesparts "/dev/null";\n'
@@ -79,14 +102,10 @@ def state() -> dict[str, str]:
         f'Dir::State::status "/dev/null";\n'
         f'Dir::Cache "{home}";\n'
         f'Acquire::Languages "none";\n'
-        f'APT::Sandbox::User "root";\n'
+        f'APT::Sandbox::User "root";\n',
     )
     env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C"}
-    stamp = home / "updated"
-    if not stamp.exists() or time.time() - stamp.stat().st_mtime > LISTS_LIVE_S:
-        with step("reading the package lists of Debian's releases"):
-            tool(["apt-get", "-q", "update"], env=env)
-        stamp.touch()
+    read_lists(home, home / "etc/sources.list.d/lab.sources", text, env)
     return env
 
 
@@ -114,12 +133,13 @@ def choose(package: str, version: str) -> str:
 
 def download(package: str, version: str) -> Path:
     """The .deb of exactly this version, from the cache or by apt."""
-    home = cache("debs")
-    name = f"{package}_{version.replace(':', '%3a')}_"
-    for known in home.glob(f"{name}*.deb"):
-        return known
-    with step(f"downloading {package} {version}"):
-        tool(["apt-get", "-q", "download", f"{package}={version}"], env=state(), cwd=home)
-    for known in home.glob(f"{name}*.deb"):
-        return known
-    raise StepFailed(f"apt downloaded {package} {version}, but no file {name}*.deb came of it")
+    pattern = f"{package}_{version.replace(':', '%3a')}_*.deb"
+
+    def fetch(folder: Path) -> None:
+        with step(f"downloading {package} {version}"):
+            tool(["apt-get", "-q", "download", f"{package}={version}"], env=state(), cwd=folder)
+
+    found = fetched(cache("debs"), pattern, fetch)
+    if found is None:
+        raise StepFailed(f"apt downloaded {package} {version}, but no file {pattern} came of it")
+    return found

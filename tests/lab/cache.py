@@ -3,9 +3,11 @@
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lab.paths import cache
@@ -20,6 +22,40 @@ def digest(parts: Iterable[bytes | str]) -> str:
     return total.hexdigest()[:16]
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Nobody else who asks for this lock file runs meanwhile; a second process waits."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def replaced(file: Path, text: str) -> None:
+    """Has the file hold ``text``; who reads it meanwhile finds the old one or the new, whole."""
+    if file.exists() and file.read_text() == text:
+        return
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(text)
+    new.rename(file)
+
+
+def fetched(home: Path, pattern: str, fetch: Callable[[Path], object]) -> Path | None:
+    """The file of ``home`` that matches; None where ``fetch`` brought none either.
+
+    ``fetch(folder)`` downloads it, with what belongs to it, when it is not there; a second process
+    waits. What was downloaded in part only, or is being so, is not in ``home``.
+    """
+    with locked(home / ".lock"):
+        if not any(home.glob(pattern)):
+            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
+                fetch(Path(scratch))
+                # That which tells that all is there comes last.
+                for file in sorted(Path(scratch).iterdir(), key=lambda one: one.match(pattern)):
+                    if file.is_file():
+                        file.rename(home / file.name)
+        return next(home.glob(pattern), None)
+
+
 def built(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """The folder ``kind/key`` of the cache; ``make(folder)`` fills it when it is not there.
 
@@ -27,8 +63,7 @@ def built(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """
     home = cache(kind)
     target = home / key
-    with (home / f"{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(home / f"{key}.lock"):
         if not target.exists():
             partial = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=home))
             try:

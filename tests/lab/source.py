@@ -5,11 +5,11 @@ Fetched by the lab's private apt state, with package lists of its own, because t
 sources. Not all that those lists name is there to be downloaded.
 """
 
-import time
 from functools import lru_cache
 from pathlib import Path
 
 from lab import apt
+from lab.cache import fetched
 from lab.paths import cache
 from lab.progress import StepFailed, say, step, tool
 
@@ -37,14 +37,7 @@ def source_options() -> tuple[str, ...]:
         "-o", f"Dir::State::lists={home}/lists",
         "-o", f"Dir::Cache={home}",
     )  # fmt: skip
-    if (
-        not listed.exists()
-        or listed.read_text() != wanted
-        or time.time() - listed.stat().st_mtime > apt.LISTS_LIVE_S
-    ):
-        listed.write_text(wanted)
-        with step("reading the source lists of Debian's releases"):
-            tool(["apt-get", *options, "-q", "update"], env=apt.state())
+    apt.read_lists(home, listed, wanted, apt.state(), options)
     return options
 
 
@@ -70,15 +63,19 @@ def tarball(package: str, version: str, suite: str) -> Path:
     there = served(package, suite)
     if there != version:
         say(f"{package} {version} is no longer in {suite}; falling forward to {there}")
-    with step(f"downloading the source of {package} {there}"):
-        tool(
-            ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--tar-only",
-             "--download-only", "source", package],
-            env=apt.state(), cwd=home,
-        )  # fmt: skip
-    for known in home.glob(f"{package}_{there}.orig.tar.*"):
-        return known
-    raise NoSource(f"apt downloaded no tarball of {package} {there}")
+
+    def fetch(folder: Path) -> None:
+        with step(f"downloading the source of {package} {there}"):
+            tool(
+                ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--tar-only",
+                 "--download-only", "source", package],
+                env=apt.state(), cwd=folder,
+            )  # fmt: skip
+
+    found = fetched(home, f"{package}_{there}.orig.tar.*", fetch)
+    if found is None:
+        raise NoSource(f"apt downloaded no tarball of {package} {there}")
+    return found
 
 
 def download(package: str, suite: str) -> Path:
@@ -93,18 +90,21 @@ def download(package: str, suite: str) -> Path:
         env=apt.state(),
     )  # fmt: skip
     name = next(word for word in shown.split() if word.endswith(".dsc"))
-    if (home / name).exists():
-        return home / name
-    try:
+
+    def fetch(folder: Path) -> None:
         tool(
             ["apt-get", *source_options(), "-q", "--only-source", "-t", suite, "--download-only",
              "source", package],
-            env=apt.state(), cwd=home,
+            env=apt.state(), cwd=folder,
         )  # fmt: skip
+
+    try:
+        found = fetched(home, name, fetch)
     except StepFailed as error:
-        (home / name).unlink(missing_ok=True)
         raise NoSource(f"apt does not serve the whole source of {package} in {suite}") from error
-    return home / name
+    if found is None:
+        raise NoSource(f"apt downloaded no {name}")
+    return found
 
 
 @lru_cache
