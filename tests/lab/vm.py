@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,8 @@ BOOT_S = {"kvm": 90.0, "tcg": 900.0}
 # Boots tried of a guest whose emulated CPUs race, which they do now and then.
 BOOTS = 4
 CONSOLE_TAIL = 30
+# Seconds that QEMU may take to be gone once it has begun to die.
+DYING_S = 1.0
 # What takes other kernels seconds takes an emulated debug kernel minutes.
 DEBUG_PATIENCE = 5
 # After a link change networkd takes the addresses away and gives them anew, when it gets to it.
@@ -112,6 +115,7 @@ class Guest:
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
         self.console = self.folder / "console.log"
+        self.log = self.folder / "qemu.log"
         self._network = Network(f"rxlane-{digest([str(self.folder)])[:8]}")
         self._qemu: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
@@ -299,27 +303,56 @@ class Guest:
             raise self._lost("QEMU has ended")
         return self._agent
 
+    def qemu_text(self) -> str:
+        """What QEMU itself said, on its standard output and error."""
+        return self.log.read_text(errors="replace").strip() if self.log.exists() else ""
+
     def _lost(self, why: str) -> GuestLost:
         tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
-        return GuestLost(f"{why}; console {self.console}:\n{tail}")
+        return GuestLost(f"{why}{self._last_words()}; console {self.console}:\n{tail}")
+
+    def _last_words(self) -> str:
+        """How QEMU ended, if it did, and the last of what it said."""
+        words = ""
+        if self._qemu is not None:
+            # One that dies closes its channels before it is gone.
+            with suppress(subprocess.TimeoutExpired):
+                words = f"; QEMU ended with {self._qemu.wait(DYING_S)}"
+        said = "\n".join(self.qemu_text().splitlines()[-CONSOLE_TAIL:])
+        return f"{words}; QEMU said: {said}" if said else words
 
     def _boot(self) -> None:
         """Starts the machine; anew where the emulation, not the kernel, failed."""
         argv = self._network.inside(self._command())
         (self.folder / "command").write_text(" ".join(argv) + "\n")
+        asserted = ""
         for attempt in range(1, BOOTS + 1):
             self._start(argv)
             try:
                 return self._wait_for_boot()
             except GuestLost:
-                why = self._of_emulation()
-                if why is None or attempt == BOOTS:
+                # Once: one that does so again may have another reason.
+                now = "" if asserted else self._assertion()
+                why = now or self._of_emulation()
+                if not why or attempt == BOOTS:
                     raise
+            asserted = asserted or now
             say(f"{why}; booting once more")
             self._end()
-            for name in ("qmp", "qga"):
-                (self.folder / name).unlink(missing_ok=True)
-            self.console.rename(self.folder / f"console.{attempt}")
+            self._put_aside(attempt)
+
+    def _put_aside(self, attempt: int) -> None:
+        for name in ("qmp", "qga"):
+            (self.folder / name).unlink(missing_ok=True)
+        for log in (self.console, self.log):
+            if log.exists():
+                log.rename(log.with_suffix(f".{attempt}"))
+
+    def _assertion(self) -> str:
+        """QEMU's words where it, not its guest, failed while the CPUs start; empty otherwise."""
+        if self.accel != "tcg" or self._agent is not None:
+            return ""
+        return qemu.ended_itself(self.qemu_text())
 
     def _of_emulation(self) -> str | None:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""
@@ -334,7 +367,7 @@ class Guest:
         return None
 
     def _start(self, argv: list[str]) -> None:
-        with (self.folder / "qemu.log").open("wb") as log:
+        with self.log.open("wb") as log:
             self._qemu = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=self._program.environment(),
@@ -344,7 +377,7 @@ class Guest:
         end = time.monotonic() + BOOT_S[self.accel]
         while self._agent is None:
             if self._qemu is None or self._qemu.poll() is not None:
-                raise self._lost((self.folder / "qemu.log").read_text() or "QEMU ended at boot")
+                raise self._lost("QEMU ended at boot")
             if time.monotonic() > end:
                 raise self._lost(f"no answer within {BOOT_S[self.accel]:.0f} s of boot")
             self._agent = self._connect()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which losses of a guest at boot are the emulation's, by a stand-in for QEMU that only dies."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from lab import vm
+from lab.kernel import KernelImage
+from lab.qga import Agent, AgentSilent, Completed
+from lab.vm import Guest, GuestLost, GuestSpec
+
+RACE = ("qemu-system-x86_64: ../accel/tcg/cputlb.c:1383: iotlb_to_section:"
+        " Assertion `section_index < d->map.sections_nb' failed.")  # fmt: skip
+OTHER = "qemu-system-x86_64: ../hw/net/e1000e.c:12: e1000e_rx: Assertion `size' failed."
+
+
+class Answering:
+    """A guest's agent; one that is to die has QEMU do so first, with its words."""
+
+    def __init__(self, died: Path | None) -> None:
+        self._died = died
+
+    def run(self, argv: list[str], _timeout: float) -> Completed:
+        if self._died is not None:
+            self._died.touch()
+            raise AgentSilent("the guest closed the channel")
+        return Completed(tuple(argv), 0, "", "")
+
+    def close(self) -> None:
+        pass
+
+
+class Dying(Guest):
+    """Its QEMU says ``words`` and aborts in the first ``deaths`` boots.
+
+    With ``late`` only once its agent has answered.
+    """
+
+    def __init__(self, words: str, deaths: int = 1, late: bool = False) -> None:
+        super().__init__(KernelImage(Path("bzImage"), "6.12", "6.12", "fast", True), GuestSpec())
+        self._words, self._deaths, self._late = words, deaths, late
+        self._boots = self.folder / "boots"
+
+    @property
+    def boots(self) -> int:
+        return len(self._boots.read_text().split())
+
+    def _command(self) -> list[str]:
+        up, died = self.folder / "up", self.folder / "died"
+        die = f"echo {shlex.quote(self._words)} >&2; kill -ABRT $$"
+        wait = f"touch {up}; until test -e {died}; do sleep 0.05; done; {die}"
+        if self._late:
+            return ["sh", "-c", f"echo x >> {self._boots}; {wait}"]
+        count = f"echo x >> {self._boots}; test $(wc -l < {self._boots}) -gt {self._deaths}"
+        return ["sh", "-c", f"{count} || {{ {die}; }}; {wait}"]
+
+    def _connect(self) -> Agent | None:
+        if not (self.folder / "up").exists():
+            return None
+        return cast(Agent, Answering(self.folder / "died" if self._late else None))
+
+
+class NoNetwork:
+    """No root is needed where there is none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def create(self, _nics: object) -> None:
+        pass
+
+    def delete(self) -> None:
+        pass
+
+    def inside(self, argv: list[str]) -> list[str]:
+        return argv
+
+
+@pytest.fixture(autouse=True)
+def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(vm, "BUILD", tmp_path)
+    monkeypatch.setattr(vm, "Network", NoNetwork)
+    monkeypatch.setenv("RXLANE_ACCEL", "tcg")
+    yield
+
+
+def lost(guest: Guest) -> str:
+    with pytest.raises(GuestLost) as found, guest:
+        pass
+    return str(found.value)
+
+
+def test_an_assertion_of_the_race_at_boot_is_done_anew(capfd: pytest.CaptureFixture[str]) -> None:
+    dying = Dying(RACE)
+    with dying:
+        assert dying.boots == 2
+        assert (dying.folder / "qemu.1").read_text().strip() == RACE
+    said = capfd.readouterr().err
+    assert f"{RACE}; booting once more" in said
+
+
+def test_only_once() -> None:
+    dying = Dying(RACE, deaths=2)
+    assert RACE in lost(dying)
+    assert dying.boots == 2
+
+
+def test_another_death_is_a_loss_with_its_words() -> None:
+    dying = Dying(OTHER)
+    said = lost(dying)
+    assert OTHER in said and "QEMU ended with -6" in said
+    assert dying.boots == 1
+
+
+def test_where_cpus_are_real_it_is_a_loss() -> None:
+    dying = Dying(RACE)
+    dying.accel = "kvm"
+    assert RACE in lost(dying)
+    assert dying.boots == 1
+
+
+def test_once_the_agent_answered_it_is_a_loss() -> None:
+    dying = Dying(RACE, late=True)
+    said = lost(dying)
+    assert RACE in said and "QEMU ended with -6" in said
+    assert dying.boots == 1
