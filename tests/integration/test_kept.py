@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ SCRIPT = Path(__file__).parent / "guest" / "kept.py"
 # else; until it counts as never, on any.
 LIMIT, PATIENCE = 2.0, 60
 IDLE_S, IDLE_MOST = 5, 0.001  # of a CPU
-WATCH = "rxlane-test-watch"
+NUMBERS = count(1)
 OPTIONS = ("threaded=on@1-", "thread_cpus=auto", "thread_nice=-5", "defer_hard_irqs=7",
            "gro_flush_timeout=33000", "irq_cpus=auto", "rps=0-3")  # fmt: skip
 WORDS = tuple(word for option in OPTIONS for word in ("-o", option))
@@ -106,66 +108,97 @@ def stands_again(host: Host, name: str) -> dict[str, object]:
     return found
 
 
+@dataclass(frozen=True)
+class Watcher:
+    """`rxlane watch`, as a unit of its own: the journal has no other's lines under its name."""
+
+    host: Host
+    unit: str
+
+    def said(self) -> str:
+        words = ("journalctl", "--no-pager", "-o", "cat", "-u", self.unit)
+        text: str = self.host.run(*words).stdout
+        return text
+
+    @property
+    def pid(self) -> str:
+        found: str = self.host.run("systemctl", "show", "-P", "MainPID", self.unit).stdout.strip()
+        return found
+
+    def until_said(self, words: str) -> None:
+        """Wait for a line of it: what it writes is there before it tells so."""
+        end = time.monotonic() + PATIENCE
+        while not re.search(words, text := self.said()):
+            assert time.monotonic() < end, f"rxlane watch never said {words!r}, but:\n{text}"
+            time.sleep(0.5)
+
+    def until_it_watches(self) -> None:
+        """Wait until all is laid out, and until it has had its first look at what it keeps.
+
+        That look puts right what is done before it, without a cause; the files that it follows
+        from then on tell that it is over.
+        """
+        self.until_said(r"\d+ settings written, \d+ as wanted already")
+        follows = f"grep -qs '^inotify wd' /proc/{self.pid}/fdinfo/*"
+        _until(self.host, follows, "rxlane watch did not come to follow files")
+        verified = self.host.run("rxlane", "verify", check=False)
+        whole = verified.rc == 0 and not verified.stdout.startswith("0 of 0")
+        assert whole, f"it is not laid out:\n{verified.stdout}{self.said()}"
+
+
 @contextmanager
-def watching(host: Host, *words: str) -> Iterator[None]:
+def watching(host: Host, *words: str) -> Iterator[Watcher]:
     before = host.settings()
-    unit = ("systemd-run", "--quiet", f"--unit={WATCH}", "--collect")
+    watcher = Watcher(host, f"rxlane-test-watch-{next(NUMBERS)}")
+    unit = ("systemd-run", "--quiet", f"--unit={watcher.unit}", "--collect")
     host.run(*unit, "rxlane", "watch", *words)
     try:
-        end = time.monotonic() + 60
-        while host.run("rxlane", "verify", check=False).stdout.startswith("0 of 0"):
-            assert time.monotonic() < end, "rxlane watch applied nothing within a minute"
-            time.sleep(0.5)
-        yield
+        watcher.until_it_watches()
+        yield watcher
     finally:
-        print(said(host))
-        host.run("systemctl", "stop", WATCH, check=False)
+        print(watcher.said())
+        host.run("systemctl", "stop", watcher.unit, check=False)
         host.run("rxlane", "rollback")
     assert differing(before, host.settings()) == {}
 
 
-def said(host: Host) -> str:
-    text: str = host.run("journalctl", "--no-pager", "-o", "cat", "-u", WATCH).stdout
-    return text
-
-
 @pytest.fixture
-def watched(guest: Host) -> Iterator[Host]:
-    with watching(guest, *WORDS, guest.vm.nic, device_of(guest, "vmxnet3")):
-        yield guest
+def watched(guest: Host) -> Iterator[Watcher]:
+    with watching(guest, *WORDS, guest.vm.nic, device_of(guest, "vmxnet3")) as watcher:
+        yield watcher
 
 
 @pytest.mark.kernels(OURS)
-def test_watch_keeps_the_layout(watched: Host) -> None:
+def test_watch_keeps_the_layout(watched: Watcher) -> None:
     """Each operation in turn; then idle: under 0.1 % of a CPU, and 40 MB."""
-    found = {name: stands_again(watched, name) for name in OPERATIONS}
+    found = {name: stands_again(watched.host, name) for name in OPERATIONS}
     assert {name: f for name, f in found.items() if f["seconds"] is None} == {}
     assert any(f["lost"] for f in found.values()), "nothing was ever lost, so this shows nothing"
     # What is written may stand again before the first look.
     for file in WRITES.values():
-        assert re.search(rf"put right after \S+ had {file} written", said(watched)), file
-    pid = watched.run("systemctl", "show", "-P", "MainPID", WATCH).stdout.strip()
+        watched.until_said(rf"put right after \S+ had {file} written")
+    host, pid = watched.host, watched.pid
     time.sleep(5)  # the last operation's echo
-    idle = _ran(watched, pid)
+    idle = _ran(host, pid)
     time.sleep(IDLE_S)
-    assert _ran(watched, pid) - idle < IDLE_MOST * IDLE_S * 1e9
-    status = watched.run("cat", f"/proc/{pid}/status").stdout
+    assert _ran(host, pid) - idle < IDLE_MOST * IDLE_S * 1e9
+    status = host.run("cat", f"/proc/{pid}/status").stdout
     assert int(status.split("VmHWM:")[1].split()[0]) < 40_000
 
 
 @pytest.mark.long
 @pytest.mark.kernels(OURS)
-def test_watch_is_prompt(watched: Host) -> None:
-    found = {name: stands_again(watched, name)["seconds"] for name in OPERATIONS}
+def test_watch_is_prompt(watched: Watcher) -> None:
+    found = {name: stands_again(watched.host, name)["seconds"] for name in OPERATIONS}
     assert {n: took for n, took in found.items() if took is None or float(str(took)) > LIMIT} == {}
 
 
 @pytest.mark.long
 @pytest.mark.kernels(OURS)
-def test_irqbalance_is_put_right(watched: Host) -> None:
-    found = stands_again(watched, "irqbalance")
-    moved = re.search(r"put right after .*smp_affinity written", said(watched))
-    assert moved, "it moved none of the layout"
+def test_irqbalance_is_put_right(watched: Watcher) -> None:
+    found = stands_again(watched.host, "irqbalance")
+    # Unless it moved none of the layout.
+    watched.until_said(r"put right after .*smp_affinity written")
     assert found["seconds"] is not None and float(str(found["seconds"])) <= LIMIT
 
 
@@ -173,7 +206,7 @@ def test_irqbalance_is_put_right(watched: Host) -> None:
 def test_watch_hears_the_first_change_and_a_reset(guest: Host) -> None:
     """Neither the device nor its threads go: only the MTU, or the carrier, tell of it."""
     nic = device_of(guest, "e1000e")
-    with watching(guest, "-o", "threaded=on", "-o", "thread_cpus=3", nic):
+    with watching(guest, "-o", "threaded=on", "-o", "thread_cpus=3", nic) as watcher:
         for command, words in (
             (f"ip link set {nic} mtu 1400; ip link set {nic} mtu 1500", "got another MTU"),
             (f"ethtool -r {nic}", "got its carrier back"),
@@ -181,8 +214,8 @@ def test_watch_hears_the_first_change_and_a_reset(guest: Host) -> None:
             pid = guest.run("sh", "-c", f"pgrep -x 'napi/{nic}-[0-9]*'").stdout.strip()
             guest.run("taskset", "-pc", "1", pid)
             guest.run("sh", "-c", command)
-            _until(guest, f"taskset -pc {pid} | grep -q ': 3$'")
-            assert f"put right after {nic} {words}" in said(guest)
+            _until(guest, f"taskset -pc {pid} | grep -q ': 3$'", f"{words}: CPU 3 is not back")
+            watcher.until_said(f"put right after {nic} {words}")
 
 
 @pytest.mark.kernels(OURS)
@@ -192,16 +225,17 @@ def test_taps_that_come_later(guest: Host) -> None:
         guest.run("sh", "-c", "ip tuntap add mode tap tap7 && ip link set tap7 up")
         try:
             rps = "/sys/class/net/tap7/queues/rx-0/rps_cpus"
-            _until(guest, f"grep -qx '0*c' {rps}")
+            _until(guest, f"grep -qx '0*c' {rps}", "the tap has no RPS")
             assert "drifted" not in guest.run("rxlane", "verify").stdout
         finally:
             guest.run("ip", "link", "delete", "tap7")
 
 
-def _until(host: Host, condition: str) -> None:
+def _until(host: Host, condition: str, otherwise: str) -> None:
     """Wait until a shell command says that it is so."""
-    loop = f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; exit 1"
-    host.run("sh", "-c", loop, timeout=180)
+    loop = f"until {condition}; do sleep 0.1; done"
+    done = host.run("timeout", str(PATIENCE), "sh", "-c", loop, timeout=3 * PATIENCE, check=False)
+    assert done.rc == 0, f"{otherwise} within {PATIENCE} s: {done.stdout}{done.stderr}"
 
 
 def _ran(host: Host, pid: str) -> int:
@@ -280,7 +314,9 @@ def test_unconfirmed_comes_back(guest: Host) -> None:
         time.sleep(0.5)
     assert "SCHED_FIFO" in class_ and "priority: 99" in class_
     assert restored(guest, before, 40)
-    assert "not confirmed" in guest.run("journalctl", "--no-pager", "-t", "rxlane").stdout
+    # It tells so only when all is back.
+    told = "journalctl --no-pager -t rxlane | grep -q 'not confirmed'"
+    _until(guest, told, "nobody said that it was not confirmed")
     assert guest.run("rxlane", "confirm", check=False).rc == 2
 
 
@@ -306,7 +342,7 @@ def test_only_a_new_login_confirms(guest: Host) -> None:
     during = guest.settings()
     guest.run("setsid", "--wait", "rxlane", "confirm")
     gone = "test -z \"$(systemctl list-units --plain --no-legend 'rxlane-confirm-*')\""
-    guest.run("sh", "-c", f"for i in $(seq 50); do {gone} && exit 0; sleep 0.2; done; exit 1")
+    _until(guest, gone, "what waited for the confirmation is still there")
     assert differing(during, guest.settings()) == {}
     guest.run("rxlane", "rollback")
     assert differing(before, guest.settings()) == {}
