@@ -26,7 +26,7 @@ Seen = dict[str, Any]
 def seen(guest: Host) -> Seen:
     for script in ("napi_contract.py", "napi_threads_kept.py"):
         guest.vm.put(SCRIPTS / script, f"/root/{script}")
-    done = guest.run("python3", "/root/napi_threads_kept.py", guest.vm.nic, timeout=300)
+    done = guest.run("python3", "/root/napi_threads_kept.py", guest.vm.nic, timeout=500)
     found: Seen = json.loads(done.stdout)
     return found
 
@@ -42,6 +42,11 @@ def test_thread_is_scheduled_as_the_one_before(
     ways = seen[name][policy]
     assert ways["given"] == expected
     assert {way: found for way, found in ways.items() if found != expected} == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_what_users_ask_for_meanwhile_stands(seen: Seen) -> None:
+    assert seen["overridden"] == 0
 
 
 @pytest.mark.kernels(OURS)

@@ -35,6 +35,10 @@ def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def test_thread_is_on_its_cpu(seen: dict[str, Any]) -> None:
     found = seen["seen"]
-    assert len(found) == 9
+    assert len(found) == 11
     expected = {when: [*(POLLER if "poller" in when else BATCH), [seen["cpu"]]] for when in found}
     assert found == expected
+
+
+def test_what_users_ask_for_meanwhile_stands(seen: dict[str, Any]) -> None:
+    assert seen["overridden"] == 0

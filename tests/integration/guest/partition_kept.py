@@ -20,6 +20,7 @@ from napi_threads_kept import (  # type: ignore[import-not-found]
     ON,
     Lane,
     Scheduling,
+    overridden,
     traffic,
 )
 
@@ -80,8 +81,18 @@ def main() -> int:
     with isolated(cpu):
         seen["poller, isolated"] = lane.scheduling()
     seen["poller, isolated, member"] = lane.scheduling()
+    lane.give(os.SCHED_BATCH, 0, -7, 0)
     lane.mode(OFF)
-    json.dump({"cpu": cpu, "seen": seen}, sys.stdout, indent=1)
+    lane.mode(BUSY)
+    traffic()
+    # Nobody wakes a thread that polls without end, so nobody but itself sees where it was pinned.
+    lane.give(os.SCHED_BATCH, 0, -7, cpu)
+    with isolated(cpu):
+        seen["busy-poll, pinned, isolated"] = lane.scheduling()
+    seen["busy-poll, pinned, isolated, member"] = lane.scheduling()
+    lane.mode(OFF)
+    lost = overridden(lane)
+    json.dump({"cpu": cpu, "seen": seen, "overridden": lost}, sys.stdout, indent=1)
     return 0
 
 
