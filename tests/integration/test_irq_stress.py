@@ -13,7 +13,7 @@ import pytest
 from stressing import RATE, stress
 from test_irq_threaded import MODULE, SELFTESTS, check
 
-from conftest import missing
+from conftest import UNBALANCED, missing
 from lab.kernel import build
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -36,8 +36,9 @@ LIMIT_S = 7200
 @pytest.fixture(scope="module")
 def machine(igb: str) -> Iterator[Guest]:
     spec = GuestSpec(
-        cpus=2, queues=2, memory_mb=2048, e1000e=True, igb=not igb, share=[selftests("6.12")]
-    )
+        cpus=2, queues=2, memory_mb=2048, e1000e=True, igb=not igb, share=[selftests("6.12")],
+        extra_cmdline=UNBALANCED,
+    )  # fmt: skip
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
         yield vm
 

@@ -22,7 +22,7 @@ import pytest
 from test_deadlock_72 import flooded
 from test_upstream import results
 
-from conftest import STRESS, flavour, missing, our_bases, our_kernel
+from conftest import STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
 from lab.rootfs import NICS
 from lab.selftests import selftests
 from lab.vm import Guest, GuestSpec
@@ -84,7 +84,11 @@ def run_all(vm: Guest, tests: dict[str, str]) -> dict[str, str]:
 @pytest.fixture(scope="module", params=SWITCHING)
 def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
     base = request.param
-    spec = GuestSpec(cpus=2, queues=2, e1000e=True, igb=not igb, share=[selftests(base)])
+    # irqbalance moves the interrupts of the series' module, too, and their threads follow.
+    spec = GuestSpec(
+        cpus=2, queues=2, e1000e=True, igb=not igb, share=[selftests(base)],
+        extra_cmdline=UNBALANCED,
+    )  # fmt: skip
     with Guest(our_kernel(base), spec) as vm:
         tests = {"module": "./threaded.sh"}
         for kind in KINDS if not igb else KINDS[:-1]:
