@@ -148,6 +148,18 @@ class View:
         own = () if link is None else link.vhosts
         return own[target.queue] if 0 <= target.queue < len(own) else None
 
+    def thread(self, target: Target) -> Thread | None:
+        """Return the thread that a setting of one is of."""
+        if target.item == VHOST_CPUS:
+            return self.vhost(target)
+        if target.item in RX_THREAD_ITEMS:
+            helper = self.helper(target)
+            return None if helper is None else helper.thread
+        lane = self.lane(target)
+        if lane is None or target.item not in IRQ_THREAD_ITEMS:
+            return None if lane is None else lane.thread
+        return None if lane.irq is None else lane.irq.thread
+
     def helper(self, target: Target) -> Helper | None:
         """Return a device's rx thread by its number."""
         link = self.links.get(target.device)

@@ -167,15 +167,7 @@ def _write_one(
 
 
 def _thread(view: View, target: Target) -> Thread:
-    lane = view.lane(target)
-    thread = None if lane is None else lane.thread
-    if target.item == VHOST_CPUS:
-        thread = view.vhost(target)
-    if target.item in RX_THREAD_ITEMS:
-        helper = view.helper(target)
-        thread = None if helper is None else helper.thread
-    if target.item in IRQ_THREAD_ITEMS:
-        thread = None if lane is None or lane.irq is None else lane.irq.thread
+    thread = view.thread(target)
     if thread is None:
         raise RxlaneError(Kind.KERNEL, absence(view, target))
     return thread
