@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rxlane import threads
-from rxlane.model import Irq, IrqThread
+from rxlane.items import UNKNOWN_SCHED
+from rxlane.model import Irq, IrqThread, Thread
 from rxlane.sysfs import Sysfs
 
 KTHREADS = "proc/2/task/2/children"
+# setup_irq_thread() in kernel/irq/manage.c, a handler's second thread among them
+ANY = re.compile(r"irq/(\d+)-")
 
 
 def all_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread, ...]:
@@ -19,9 +22,14 @@ def all_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
     others: kernel threads that are known to be something else.
     """
-    known = ((n, threads.glance(pid)) for n, pid in _of_interrupts(sysfs, others))
-    found = (IrqThread(n, thread.cpus, thread.sched) for n, thread in known if thread is not None)
+    known = ((n, threads.look(sysfs, pid, ANY)) for n, pid in _of_interrupts(sysfs, others))
+    found = (_thread(n, thread) for n, thread in known if thread is not None)
     return tuple(sorted(found, key=lambda t: t.irq))
+
+
+def _thread(number: int, thread: Thread) -> IrqThread:
+    named = (thread.pid, thread.name) if thread.policy in UNKNOWN_SCHED else ()
+    return IrqThread(number, thread.cpus, thread.sched, *named)
 
 
 def _of_interrupts(sysfs: Sysfs, others: Collection[int | None]) -> Iterator[tuple[int, int]]:
@@ -31,7 +39,7 @@ def _of_interrupts(sysfs: Sysfs, others: Collection[int | None]) -> Iterator[tup
     pids = sysfs.names("proc") if children is None else children.split()
     for pid in (int(n) for n in pids if n.isdecimal()):
         name = None if pid in others else sysfs.read(f"proc/{pid}/comm")
-        match = None if name is None else re.match(r"irq/(\d+)-", name)
+        match = None if name is None else ANY.match(name)
         if match is not None:
             yield int(match[1]), pid
 

@@ -283,11 +283,16 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class IrqThread:
-    """A threaded interrupt's kernel thread. cpus: it may run on these. sched: as Thread.sched."""
+    """A threaded interrupt's kernel thread. cpus: it may run on these. sched: as Thread.sched.
+
+    pid, name: where its class is one that could not be restored, which messages name.
+    """
 
     irq: int
     cpus: tuple[int, ...]
     sched: str = field(default="", metadata=LATER)
+    pid: int = field(default=0, metadata=LATER)
+    name: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

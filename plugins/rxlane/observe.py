@@ -66,7 +66,7 @@ def observe(
     """Read the links called names (all when None) with everything that belongs to them.
 
     items: settings of interest, None for all; with others the snapshot says None, which is not
-    known; threads have no names then, and without any item it has the devices' names only.
+    known; ordinary threads have no names then, and without any item it has the devices' names only.
     """
     asked = EVERY_ITEM if items is None else frozenset(items)
     everything = rtnetlink.links()
@@ -153,7 +153,7 @@ def _irqs(sysfs: Sysfs, links: Sequence[Link]) -> tuple[Irq, ...]:
 
 def _threads(sysfs: Sysfs, links: Iterable[Link], named: bool = True) -> tuple[Thread, ...]:
     pids = sorted({n.pid for link in links for n in link.napis if n.pid})
-    found = (threads.read(sysfs, pid) if named else threads.glance(pid) for pid in pids)
+    found = (threads.read(sysfs, pid) if named else threads.look(sysfs, pid) for pid in pids)
     return tuple(t for t in found if t is not None)
 
 

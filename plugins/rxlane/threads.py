@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rxlane import cpulist, uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import FAIR, REALTIME
+from rxlane.items import FAIR, REALTIME, UNKNOWN_SCHED
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 
@@ -75,6 +75,14 @@ def glance(pid: int) -> Thread | None:
         return Thread(pid, "", shown, priority, nice, tuple(sorted(os.sched_getaffinity(pid))))
     except ProcessLookupError:
         return None
+
+
+def look(sysfs: Sysfs, pid: int, kind: re.Pattern[str] = NAPI) -> Thread | None:
+    """glance(), with the name of a thread whose class could not be restored: messages name it."""
+    found = glance(pid)
+    if found is None or found.policy not in UNKNOWN_SCHED:
+        return found
+    return read(sysfs, pid, kind)
 
 
 def identify(sysfs: Sysfs, pid: int, kind: re.Pattern[str]) -> Stat | None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rxlane import devices, hostfiles, interrupts, observe, processors, udevdb
+from rxlane import devices, hostfiles, interrupts, observe, processors, threads, udevdb
 from rxlane.errors import RxlaneError
 from rxlane.model import (
     Capabilities,
@@ -324,6 +325,23 @@ def test_threads_of_interrupts(tmp_path: Path) -> None:
     found = interrupts.all_threads(Sysfs(tmp_path), {9})
     cpus, nice = tuple(sorted(os.sched_getaffinity(0))), os.getpriority(os.PRIO_PROCESS, 0)
     assert found == (IrqThread(41, cpus, f"other:{nice}"),)
+
+
+def test_names_of_threads_that_messages_may_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names cost more to read than all else, and only those are in messages."""
+    files, pid = Sysfs(tmp_path), os.getpid()
+    named = Thread(pid, "irq/41-nic", "deadline", 0, 0, (0,))
+    monkeypatch.setattr(threads, "read", lambda *_: named)
+    tree(tmp_path, {"proc/2/task/2/children": str(pid), f"proc/{pid}/comm": "irq/41-nic\n"})
+    for policy, name in (("deadline", "irq/41-nic"), ("ext", "irq/41-nic"), ("fifo", "")):
+        bare = replace(named, name="", policy=policy)
+        monkeypatch.setattr(threads, "glance", lambda _, bare=bare: bare)
+        found = threads.look(files, pid)
+        assert found is not None and found.name == name
+        (row,) = interrupts.all_threads(files, ())
+        assert (row.pid, row.name) == ((pid, name) if name else (0, ""))
 
 
 def test_link_files_that_place_interrupts(tmp_path: Path) -> None:
