@@ -187,12 +187,12 @@ class Converger:
 
     def _failed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, RxlaneError) else Kind.KERNEL
-        text = f"{self._causes()}: {error}"
         # A device that has just gone, whose announcement is on its way, is no error.
         leaving = kind is Kind.NO_DEVICE and self._failures < LEAVING
-        if text != self._said and not leaving:
-            self._log("error", text)
-            self._said = text
+        # More causes are no news while the outcome is the same.
+        if str(error) != self._said and not leaving:
+            self._log("error", f"{self._causes()}: {error}")
+            self._said = str(error)
         if self._changes and not kind.refused:
             self._earliest = self._clock() + RETRIES[min(self._failures, len(RETRIES) - 1)]
         if self._failures < len(RETRIES) and (not kind.refused or kind is Kind.NO_DEVICE):

@@ -279,6 +279,15 @@ def test_failures_are_tried_again_and_said_once(bench: Bench) -> None:
     assert bench.host.links["eth0"].napis[1].threaded == 1
 
 
+def test_more_causes_of_the_same_failure_are_no_news(bench: Bench) -> None:
+    lose(bench.host)
+    bench.host.on_write = lambda: _raise(RxlaneError(Kind.KERNEL, "not now"))
+    for seen in (UP, CHANNELS, FEATURES):
+        bench.happens(seen, after=RETRIES[-1])
+    ((_, text),) = bench.log
+    assert text.startswith("eth0 went up: ") and "not now" in text
+
+
 def test_what_is_written_in_vain_does_not_wake_itself(bench: Bench) -> None:
     """What was written and what undid it are announced, and are no reason to try at once."""
     looks: dict[float, None] = {}
