@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane import hardware, places, stages
+from rxlane import classes, hardware, places, stages
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError
+from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHEAP_ITEMS,
     IRQ_ITEMS,
@@ -111,7 +111,9 @@ def _plan(
         folders = places.folders(view, _own(plan, scope))
     whole = carry(journal, _without(plan, refused), view, scope)
     asked = {change.target for change in plan.changes}
-    hardware.check_returns(view, policy, (c for c in whole.changes if c.target not in asked))
+    back = [change for change in whole.changes if change.target not in asked]
+    hardware.check_returns(view, policy, back)
+    classes.check(view, back)
     return plan, stages.first_part(whole, view), folders
 
 
@@ -187,6 +189,8 @@ def _write(
         phase = [c for c in phase if c.target not in optional and c.target not in refused]
         born = _births(phase, view)
         if born:
+            # Kernels that keep a thread's class give it to the next one, whatever it is.
+            classes.check(view, phase, kind=Kind.KERNEL)
             # What a new thread was born with is its original; known only now.
             entries = tuple(_with_birth(e, born) for e in wanted.entries)
             journal = wanted = replace(wanted, entries=entries)

@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 
 from rxlane import (
+    classes,
     cpulist,
     dangers,
     hardware,
@@ -29,9 +30,9 @@ from rxlane import (
     uapi,
     vmhost,
 )
-from rxlane.draft import Draft, assigned, unrestorable, without
+from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import CPUS, DEFER, FLUSH, MODES, OFF, SUSPEND, THREADED, Value
+from rxlane.items import CPUS, DEFER, FLUSH, MODES, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
 from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
@@ -56,11 +57,13 @@ def decide(
     policy: Policy,
     view: View | None = None,
     returning: Mapping[Target, Value] = NOTHING,
+    compared: bool = False,
 ) -> Plan:
     """Lay out every device that the policy names; see the module for what it raises.
 
     view: the snapshot's, where the caller has one. returning: settings that go back to these values
-    when the plan is written, unless it wants another.
+    when the plan is written, unless it wants another. compared: the plan is not to be written, so
+    that no thread can lose its class by it.
     """
     present = View.of(snapshot) if view is None else view
     policy = niceness.chosen(policy, snapshot)
@@ -68,13 +71,20 @@ def decide(
     future = hardware.foresee(snapshot, hardware.counts(devices))
     planned = present if future is snapshot else View.of(future)
     others = neighbours.find(planned, neighbours.of_plan(future, policy), returning)
+
+    def attempt(met: tuple[Chosen, ...]) -> Plan:
+        plan = _decide(planned, present, policy, others, returning, met)
+        if not compared:
+            classes.check(present, plan.changes, policy)
+        return plan
+
     try:
-        return _decide(planned, present, policy, others, returning, met=others)
+        return attempt(others)
     except RxlaneError as refusal:
         # Making way for other devices may be what is refused, not staying where one is.
         with contextlib.suppress(RxlaneError):
             if others:
-                return _decide(planned, present, policy, others, returning, met=())
+                return attempt(())
         raise refusal
 
 
@@ -275,14 +285,10 @@ def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> d
         why = NO_PER_NAPI if capabilities.napi_set else NO_NAPI_SET
         alike = len(set(wanted.values())) == 1 and len(wanted) == len(managed)
         return _whole_device(draft, section, link, wanted, why, alike)
-    lasting = {lane.queue.index: unrestorable(lane.thread) for lane in managed}
     done = {}
     for queue, mode in wanted.items():
         if MODES.index(mode) > capabilities.max_threaded:
             draft.skip(link.name, queue, f"threaded={mode}", "unsupported", NO_BUSY_POLL)
-            continue
-        if mode == OFF and (lasts := lasting[queue]) is not None:
-            draft.skip(link.name, queue, "threaded=off", "left-alone", lasts)
             continue
         draft.want(Target(link.name, queue, THREADED), mode, reason)
         done[queue] = mode

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import OFF, RX_THREADS, UNKNOWN_SCHED, Value
-from rxlane.model import Index, Link, Snapshot, Thread, Topology
+from rxlane.items import OFF, RX_THREADS, Value
+from rxlane.model import Index, Link, Snapshot, Topology
 from rxlane.plan import WHOLE, Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
@@ -132,13 +132,6 @@ def without(link: Link, what: str) -> str:
     if link.below:
         remedy = f"name {', '.join(link.below)} in devices="
     return f"{link.name} is a virtual device without {what}; {remedy}"
-
-
-def unrestorable(thread: Thread | None) -> str | None:
-    """Say why a thread must stay as it is: nothing could give its class back."""
-    if thread is None or thread.policy not in UNKNOWN_SCHED:
-        return None
-    return f"thread {thread.pid} is SCHED_{thread.policy.upper()}, which cannot be restored"
 
 
 def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
-from rxlane.plan import WHOLE, Change, Target, disruption
+from rxlane.plan import LINK_RESET, WHOLE, Change, Target, disruption
 from rxlane.sections import MAX, Policy, Section
 from rxlane.settings import View, read_device
 
@@ -221,7 +221,7 @@ def _cuts(view: View, device: str, item: str) -> bool:
     """True when writing the setting may cut off somebody who is logged in over the device."""
     if device not in view.snapshot.sessions:
         return False
-    return item in CHANNEL_ITEMS or disruption(item, view.links[device].driver) == "link-reset"
+    return item in CHANNEL_ITEMS or disruption(item, view.links[device].driver) == LINK_RESET
 
 
 def check_returns(view: View, policy: Policy, changes: Iterable[Change]) -> None:

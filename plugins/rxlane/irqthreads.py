@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_thread_cpus, unrestorable
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.items import (
     IRQ_CPUS,
     IRQ_THREAD_CPUS,
@@ -169,13 +169,7 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
 
 
 def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:
-    section, thread = one.section, one.irq.thread
-    if section.thread_cpus is None and section.thread_sched is None:
-        return
-    lasting = unrestorable(thread)
-    if lasting is not None:
-        draft.skip(one.link.name, one.queue, "IRQ thread settings", "unsupported", lasting)
-        return
+    section = one.section
     if section.thread_cpus is not None:
         reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
         draft.want(one.target(IRQ_THREAD_CPUS), cpulist.render(cpus), reason)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from rxlane import cpulist, topology
 from rxlane.dangers import IRQ_THREAD_PRIORITY
-from rxlane.draft import Draft, check_thread_cpus, unrestorable
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.items import CPUS, SCHED
 from rxlane.model import Lane, Topology
 from rxlane.neighbours import named
@@ -275,10 +275,6 @@ def _check_core(
 
 def _plan(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> None:
     device, queue, section = one.link.name, one.lane.queue.index, one.section
-    lasting = unrestorable(one.lane.thread)
-    if lasting is not None:
-        draft.skip(device, queue, "thread settings", "unsupported", lasting)
-        return
     if section.cpus is not None:
         reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
         draft.want(Target(device, queue, CPUS), cpulist.render(cpus), reason)

@@ -29,6 +29,7 @@ HOST = ""  # no device has an empty name
 HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers devices from 1
 
 TUNED = "tuned"  # an owner of a journal
+LINK_RESET = "link-reset"  # see disruption()
 
 # RESET_ITEMS: see disruption(); all else: none.
 DISRUPTION = dict.fromkeys((THREADED, IRQ_THREADED), "thread-restart")
@@ -65,7 +66,7 @@ def disruption(item: str, driver: str) -> str:
     A driver that is not known to pause only is taken to reset the link.
     """
     if item in RESET_ITEMS:
-        return "queue-pause" if driver in PAUSING else "link-reset"
+        return "queue-pause" if driver in PAUSING else LINK_RESET
     return DISRUPTION.get(item, "none")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
-from rxlane.draft import Draft, check_thread_cpus, unrestorable
+from rxlane.draft import Draft, check_thread_cpus
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     IRQ_CPUS,
@@ -234,10 +234,7 @@ def _request(draft: Draft, job: _Job, one: Wanted) -> Request:
 
 
 def _settings(draft: Draft, host: Topology, job: _Job, one: Wanted, cpus: tuple[int, ...]) -> None:
-    lasting, number, section = unrestorable(one.lane.thread), one.helper or 0, job.section
-    if lasting is not None:
-        draft.skip(job.link.name, WHOLE, f"rx thread {number} settings", "unsupported", lasting)
-        return
+    number, section = one.helper or 0, job.section
     if section.rx_cpus is not None or section.rx_kernel:
         # To a thread that may run everywhere the kernel gives a CPU: that is its word for it.
         free = section.rx_kernel or set(cpus) >= set(host.online)

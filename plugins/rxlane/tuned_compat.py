@@ -182,7 +182,7 @@ class Adapter:
         try:
             policy = self.policy(rows)
             snapshot = self._open_kernel().observe(None, reads(policy, ()))
-            plan = decide(snapshot, policy)
+            plan = decide(snapshot, policy, compared=True)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         view = View.of(snapshot)

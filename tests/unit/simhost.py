@@ -14,7 +14,7 @@ from typing import Any
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import ETHTOOL_ITEMS, STEERING_ITEMS
+from rxlane.items import ETHTOOL_ITEMS, STEERING_ITEMS, UNKNOWN_SCHED
 from rxlane.journal import Store
 from rxlane.model import (
     Capabilities,
@@ -379,6 +379,10 @@ class SimHost:
         return replace(one, helpers=tuple(moved(helper) for helper in one.helpers))
 
     def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
+        for policy in (str(v).partition(":")[0] for i, v in values.items() if i.endswith("sched")):
+            if policy in UNKNOWN_SCHED:
+                raise RxlaneError(Kind.UNSUPPORTED, f"scheduling class {policy} cannot be set")
+
         def change() -> None:
             if "vhost-cpus" in values:
                 self._move_vhost(pid, _cpus(str(values["vhost-cpus"])))

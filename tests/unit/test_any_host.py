@@ -7,6 +7,7 @@ The rules are written down here once more, from what the issue of a host is, not
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from rxlane import cpulist
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import IrqThread, Snapshot
-from rxlane.plan import WHOLE, Plan, Target
+from rxlane.model import IrqThread, Link, Snapshot, Thread
+from rxlane.plan import WHOLE, Change, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
 from rxlane.rollback import rollback
@@ -69,6 +70,35 @@ THREADED = st.fixed_dictionaries(
         "thread_cpus": st.sampled_from(["all", "each"]),
     }
 )
+
+
+ODD = ("deadline", "ext")  # classes that nobody could put back
+
+
+@st.composite
+def odd_hosts(draw: st.DrawFn, host: Snapshot) -> Snapshot:
+    """The host with such a class for some threads of NAPIs and interrupts, and some rx threads."""
+
+    def classed(thread: Thread | None) -> Thread | None:
+        policy = draw(st.sampled_from([None, None, None, *ODD]))
+        return thread if thread is None or policy is None else thread.classed(f"{policy}:0")
+
+    def with_helpers(link: Link) -> Link:
+        own = (replace(helper, thread=classed(helper.thread)) for helper in link.helpers)
+        return replace(link, helpers=tuple(own))
+
+    return replace(
+        host,
+        links=tuple(with_helpers(link) for link in host.links),
+        threads=tuple(t for thread in host.threads if (t := classed(thread)) is not None),
+        irqs=tuple(replace(irq, thread=classed(irq.thread)) for irq in host.irqs),
+        irq_threads=tuple(
+            replace(thread, sched="ext:0", pid=60_000 + thread.irq, name=f"irq/{thread.irq}-x")
+            if draw(st.booleans())
+            else thread
+            for thread in host.irq_threads
+        ),
+    )
 
 
 def some(draw: st.DrawFn, numbers: range) -> str:
@@ -200,6 +230,51 @@ def policies(draw: st.DrawFn) -> Policy:
     if draw(st.booleans()):
         rows.append(Given("flow_steering", "flows", (), draw(flows())))
     return parse(rows)
+
+
+def odd_threads(host: Snapshot) -> Iterator[tuple[str, int, str, Thread]]:
+    """Threads with one of these classes: device, queue or number, and what settings begin with."""
+    for (device, queue), lane in View.of(host).lanes.items():
+        handler = None if lane.irq is None else lane.irq.thread
+        for kind, thread in (("thread", lane.thread), ("irq-thread", handler)):
+            if thread is not None and thread.policy in ODD:
+                yield device, queue, kind, thread
+    for link in host.links:
+        for helper in link.helpers:
+            if helper.thread is not None and helper.thread.policy in ODD:
+                yield link.name, helper.number, "rx-thread", helper.thread
+
+
+def hits(change: Change, device: str, number: int, kind: str) -> bool:
+    """Whether a change moves or ends this thread, or gives it another class."""
+    target, after = change.target, change.after
+    if target.device != device:
+        return False
+    if target.item == "rx-threads":
+        return kind == "rx-thread" and number >= int(after)
+    if target.queue not in (number, WHOLE):
+        return False
+    if target.item == {"thread": "threaded", "irq-thread": "irq-threaded"}.get(kind):
+        return after == "off"
+    return target.item in (f"{kind}-cpus", f"{kind}-sched")
+
+
+def followers(view: View, change: Change) -> Iterator[int]:
+    """Such threads that a change moves with their interrupt."""
+    lane = view.lane(change.target)
+    if change.target.item != "irq-cpus" or lane is None or lane.irq is None:
+        return
+    for thread in view.snapshot.irq_threads if lane.irq.threaded is None else ():
+        stays = thread.cpus == cpulist.parse(str(change.after))
+        if thread.irq == lane.irq.number and thread.sched == "ext:0" and not stays:
+            yield thread.pid
+
+
+def touched(host: Snapshot, plan: Plan) -> set[int]:
+    """The threads with one of these classes that a plan would move, end or change the class of."""
+    view, odd = View.of(host), list(odd_threads(host))
+    found = {t.pid for c in plan.changes for name, n, kind, t in odd if hits(c, name, n, kind)}
+    return found.union(pid for change in plan.changes for pid in followers(view, change))
 
 
 def planned(host: Snapshot, policy: Policy) -> Plan:
@@ -379,9 +454,10 @@ def check_values(host: Snapshot, plan: Plan, policy: Policy) -> None:
 
 
 @settings(max_examples=600, deadline=None)
-@given(dangerous_hosts(), policies())
+@given(st.one_of(dangerous_hosts(), dangerous_hosts().flatmap(odd_hosts)), policies())
 def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     plan = planned(host, policy)
+    assert not touched(host, plan)
     check_dangers(host, plan, policy)
     check_realtime(host, plan, policy)
     check_pollers(host, plan)
@@ -392,6 +468,36 @@ def test_no_plan_breaks_a_rule(host: Snapshot, policy: Policy) -> None:
     targets = [change.target for change in (*plan.changes, *plan.holds)]
     assert len(targets) == len(set(targets))
     assert plan == decide(host, policy)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dangerous_hosts().flatmap(odd_hosts), policies())
+def test_a_class_that_could_not_be_restored_is_not_touched(host: Snapshot, policy: Policy) -> None:
+    """Such a refusal is never of a plan that leaves these threads alone, and names one it has."""
+    try:
+        plan = decide(host, policy)
+    except RxlaneError as error:
+        assume("could not be restored" in str(error))
+        pids = touched(host, decide(host, policy, compared=True))
+        assert error.kind is Kind.REFUSED and "`chrt --other --pid 0 " in str(error)
+        assert any(f" thread {pid} (" in str(error) for pid in pids)
+        event("refused for a class")
+        return
+    assert not touched(host, plan)
+    event("planned beside such a class" if plan.changes else "nothing to change")
+
+
+@settings(max_examples=60, deadline=None)
+@given(hosts().flatmap(odd_hosts), policies())
+def test_classes_stay_through_an_apply_and_its_rollback(host: Snapshot, policy: Policy) -> None:
+    sim, store = SimHost(host), MemoryStore()
+    before = simhost.settings(sim)
+    try:
+        apply(sim, store, policy)
+    except RxlaneError as error:
+        assert error.kind.refused and sim.writes == 0 and store.text is None
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
 
 
 @settings(max_examples=100, deadline=None)

@@ -279,16 +279,6 @@ def test_pollers_on_siblings_are_warned_of() -> None:
     assert any("share one core" in w for w in found.warnings)
 
 
-def test_nothing_of_a_deadline_thread_is_touched() -> None:
-    """rxlane could not put SCHED_DEADLINE back, so it leaves such a thread alone."""
-    host = simhost.SimHost(simhost.snapshot())
-    host.write_napi(8193, {"threaded": "on"})
-    pid = next(iter(host.threads))
-    host.threads[pid] = replace(host.threads[pid], policy="deadline")
-    found = plan(host.observe(), threaded="on@0", thread_cpus="1", thread_nice=1)
-    assert found.changes == () and "DEADLINE" in str(found.skips[0])
-
-
 # Properties
 
 

@@ -180,16 +180,6 @@ def test_an_option_that_is_dropped_does_not_cut_off_a_login(store: Store) -> Non
     assert host.links["eth0"].count("rx") == 4
 
 
-def test_a_thread_whose_class_cannot_be_set_is_not_ended() -> None:
-    host = SimHost(simhost.snapshot())
-    host.write_napi(8194, {"threaded": "on"})
-    pid = host.links["eth0"].napis[1].pid
-    assert pid is not None
-    host.threads[pid] = replace(host.threads[pid], policy="deadline")
-    found = decide(host.observe(), Policy((parse_section("napi", (), {"threaded": "off@1"}),)))
-    assert found.changes == () and found.skips[0].kind == "left-alone"
-
-
 def test_confirmed_is_said_only_of_what_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,12 +144,6 @@ def _in_thread(irq: Irq, policy: str, priority: int) -> Irq:
     return replace(irq, threaded=1, thread=thread)
 
 
-def test_a_deadline_thread_is_left_alone() -> None:
-    plan = decide(in_threads(host(), ("deadline", 0)), policy({"thread_nice": "1"}))
-    assert not plan.changes
-    assert {s.kind for s in plan.skips} == {"unsupported"}
-
-
 def test_a_thread_that_ends_leaves_nothing_to_the_next() -> None:
     """What is still asked of threads holds until the mode that nobody asks for any more goes back.
 

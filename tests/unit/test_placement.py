@@ -432,16 +432,6 @@ def test_busy_polling_threads_beside_polling_sockets(name: str) -> None:
     assert threads(polled, threaded="on", thread_cpus="4")
 
 
-def test_a_value_that_could_not_be_restored_is_not_written() -> None:
-    """A SCHED_DEADLINE thread keeps everything; so does a feature that waits for another."""
-    sim = SimHost(host())
-    apply(sim, MemoryStore(), asked(threaded="on@0"))
-    pid = next(iter(sim.threads))
-    sim.threads[pid] = replace(sim.threads[pid], policy="deadline")
-    plan = decide(sim.observe(), asked(threaded="on@0", thread_cpus="4", thread_nice=1))
-    assert plan.changes == () and "cannot be restored" in str(plan.skips[0])
-
-
 # -- cpuset partitions --------------------------------------------------------------------------
 
 PARTITIONED = simhost.topology(8, isolated=(5,), partitioned=(6, 7))

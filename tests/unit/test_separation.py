@@ -245,15 +245,6 @@ def test_threads_that_are_there_are_placed() -> None:
     assert skip.kind == "left-alone" and "no rx threads" in skip.reason
 
 
-def test_a_class_that_could_not_be_restored_is_left() -> None:
-    start = host(1)
-    helper = start.links[0].helpers[0]
-    odd = replace(helper, thread=replace(helper.thread, policy="deadline"))  # type: ignore[type-var]
-    start = replace(start, links=(replace(start.links[0], helpers=(odd,)),))
-    plan = decide(start, asked(rx_thread_nice="3"))
-    assert plan.changes == () and "rx thread 0 settings unsupported" in str(plan.skips[0])
-
-
 def test_more_threads_than_cpus() -> None:
     with pytest.raises(RxlaneError) as raised:
         decide(host(), asked(rx_threads="9"))
