@@ -27,6 +27,7 @@ from unit.test_observe import tree
 from unit.test_threads import stat_line
 
 QEMU = 4100
+VCPU = 2**22 + 1  # beyond the kernel's PID_MAX_LIMIT: no host has such a thread
 
 
 def asked(**options: str) -> Policy:
@@ -138,7 +139,7 @@ def machines(pid: int, flags: int = uapi.PF_USER_WORKER) -> dict[str, str]:
         f"proc/{QEMU}/comm": "qemu-system-x86\n",
         f"proc/{QEMU}/task/{QEMU}/comm": "qemu-system-x86\n",
         f"proc/{QEMU}/task/{pid}/comm": f"vhost-{QEMU}\n",
-        f"proc/{QEMU}/task/4102/comm": "CPU 0/KVM\n",
+        f"proc/{QEMU}/task/{VCPU}/comm": "CPU 0/KVM\n",
         f"proc/{QEMU}/fdinfo/3": "pos:\t0\n",
         f"proc/{QEMU}/fdinfo/20": "pos:\t0\nflags:\t0104002\nmnt_id:\t9\niff:\ttap0\n",
         f"proc/{pid}/stat": stat_line(f"vhost-{QEMU}", flags, 0, 0, 0),
@@ -150,7 +151,7 @@ def test_taps_have_the_threads_of_their_process(tmp_path: Path) -> None:
     pid = os.getpid()
     sysfs = tree(tmp_path, machines(pid))
     assert vms.is_tap(sysfs, "tap0") and not vms.is_tap(sysfs, "eth0")
-    assert vms.find(sysfs) == vms.Machines({QEMU: [pid]}, [4102])
+    assert vms.find(sysfs) == vms.Machines({QEMU: [pid]}, [VCPU])
     bare = tuple(Link(n, i, True, False, tap=n != "eth0") for i, n in enumerate(("tap0", "tap1")))
     links, vcpus = vms.with_machines(sysfs, bare)
     assert [t.pid for t in links[0].vhosts] == [pid] and links[1].vhosts == ()
