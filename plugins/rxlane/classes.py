@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Threads of a class that could not be restored: what would touch one is refused. Pure.
 
-The budget of SCHED_DEADLINE and the BPF program of SCHED_EXT are in no journal, and whoever gave a
-thread such a class had a reason. A thread that the plan leaves alone refuses nothing.
+Whoever gave a thread such a class had a reason. A thread that the plan leaves alone refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rxlane.items import (
     SCHED,
     THREAD_ITEMS,
     THREADED,
-    UNKNOWN_SCHED,
     VHOST_CPUS,
+    restorable,
 )
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.plan import LINK_RESET, WHOLE, Change, Target, ends
@@ -82,7 +82,7 @@ def check(
         if view.holds(change.target, change.after):
             continue
         for how, thread in _touched(view, change):
-            if thread is not None and thread.policy in UNKNOWN_SCHED:
+            if thread is not None and not restorable(thread.policy):
                 raise _refusal(view, policy, kind, change, how, thread)
 
 
@@ -91,8 +91,8 @@ def _some(host: Snapshot) -> bool:
     helpers = (helper.thread for link in host.links for helper in link.helpers)
     vhosts = (thread for link in host.links for thread in link.vhosts)
     known = chain(host.threads, (irq.thread for irq in host.irqs), helpers, vhosts)
-    odd = any(thread is not None and thread.policy in UNKNOWN_SCHED for thread in known)
-    return odd or any(thread.sched.startswith(UNKNOWN_SCHED) for thread in host.irq_threads)
+    odd = any(thread is not None and not restorable(thread.policy) for thread in known)
+    return odd or not all(restorable(thread.sched) for thread in host.irq_threads)
 
 
 def _touched(view: View, change: Change) -> Iterator[tuple[str, Thread | None]]:

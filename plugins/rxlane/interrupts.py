@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rxlane import threads
-from rxlane.items import UNKNOWN_SCHED
+from rxlane.items import restorable
 from rxlane.model import Irq, IrqThread, Thread
 from rxlane.sysfs import Sysfs
 
@@ -28,7 +28,7 @@ def all_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
 
 def _thread(number: int, thread: Thread) -> IrqThread:
-    named = (thread.pid, thread.name) if thread.policy in UNKNOWN_SCHED else ()
+    named = (thread.pid, thread.name) if not restorable(thread.policy) else ()
     return IrqThread(number, thread.cpus, thread.sched, *named)
 
 

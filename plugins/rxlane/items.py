@@ -115,4 +115,12 @@ MODES = ("off", "on", "busy-poll")
 
 REALTIME = ("fifo", "rr")
 FAIR = ("other", "batch", "idle")
-UNKNOWN_SCHED = ("deadline", "ext")  # classes rxlane could not put back
+UNKNOWN_SCHED = ("deadline", "ext")
+
+
+def restorable(sched: str) -> bool:
+    """False of a scheduling class, or a value that begins with one, that rxlane could not put back.
+
+    The budget of SCHED_DEADLINE and the BPF program of SCHED_EXT are in no journal.
+    """
+    return sched.partition(":")[0] not in UNKNOWN_SCHED

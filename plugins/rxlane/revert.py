@@ -19,8 +19,8 @@ from rxlane.items import (
     RX_THREADS,
     THREAD_ITEMS,
     THREADS_OF,
-    UNKNOWN_SCHED,
     Value,
+    restorable,
 )
 from rxlane.model import Link, Snapshot
 from rxlane.plan import (
@@ -250,7 +250,7 @@ def _resettable(changes: Iterable[Change], view: View, index: Mapping[str, int])
     for name in sorted(names & set(view.links)):
         for target, value in view.of_device(view.links[name]).items():
             irq = view.irq(target) if target.item in IRQ_ITEMS else None
-            if (irq is not None and not irq.movable) or not _settable(value):
+            if (irq is not None and not irq.movable) or not restorable(str(value)):
                 continue
             yield Entry(name, index[name], target.queue, target.item, value, None, kept=True)
 
@@ -262,15 +262,10 @@ def _remembered(changes: Iterable[Change], view: View, index: Mapping[str, int])
             continue
         for target in threads_of(view, change.target):
             value = view.read(target)
-            if value is None or not _settable(value):
+            if value is None or not restorable(str(value)):
                 continue
             if ends(target, {change.target: change.after}):
                 yield Entry(target.device, index[target.device], *target[1:], value, None)
-
-
-def _settable(value: Value) -> bool:
-    """True but for a class that cannot be set, which is none to come back to."""
-    return str(value).partition(":")[0] not in UNKNOWN_SCHED
 
 
 def threads_of(view: View, mode: Target) -> Iterable[Target]:

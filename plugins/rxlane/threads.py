@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rxlane import cpulist, uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import FAIR, REALTIME, UNKNOWN_SCHED
+from rxlane.items import FAIR, REALTIME, restorable
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 
@@ -80,7 +80,7 @@ def glance(pid: int) -> Thread | None:
 def look(sysfs: Sysfs, pid: int, kind: re.Pattern[str] = NAPI) -> Thread | None:
     """glance(), with the name of a thread whose class could not be restored: messages name it."""
     found = glance(pid)
-    if found is None or found.policy not in UNKNOWN_SCHED:
+    if found is None or restorable(found.policy):
         return found
     return read(sysfs, pid, kind)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import ETHTOOL_ITEMS, STEERING_ITEMS, UNKNOWN_SCHED
+from rxlane.items import ETHTOOL_ITEMS, STEERING_ITEMS, restorable
 from rxlane.journal import Store
 from rxlane.model import (
     Capabilities,
@@ -74,8 +74,8 @@ def topology(
     isolated: Collection[int] = (),
     partitioned: Collection[int] = (),
 ) -> Topology:
-    """CPUs numbered core by core; siblings are neighbours, nodes are equal runs of CPUs."""
-    share = max(1, cpus // nodes)
+    """CPUs numbered core by core; siblings are neighbours, nodes are equal runs of whole cores."""
+    share = max(1, -(-cpus // smt) // nodes) * smt
     rows = []
     for n in range(cpus):
         first = n - n % smt
@@ -380,7 +380,7 @@ class SimHost:
 
     def write_thread(self, pid: int, values: Mapping[str, int | str]) -> None:
         for policy in (str(v).partition(":")[0] for i, v in values.items() if i.endswith("sched")):
-            if policy in UNKNOWN_SCHED:
+            if not restorable(policy):
                 raise RxlaneError(Kind.UNSUPPORTED, f"scheduling class {policy} cannot be set")
 
         def change() -> None:
