@@ -33,7 +33,7 @@ KINDS = ("virtio", "e1000e", "igb")
 # Fewer than they do by themselves: test_irq_stress.py does more.
 ROUNDS = {"ROUNDS": 10, "CYCLES": 200, "SWITCHES": 4}
 MODULE = {"refused", "values", "capability", "switch", "kept", "affinity", "late", "under_fire",
-          "free_race"}  # fmt: skip
+          "free_race", "no_cpu"}  # fmt: skip
 DEVICE = {"hard", "threaded", "switches", "down_up", "napi_thread"}
 # Datagrams a second to the application that busy polls.
 RATE = 5_000

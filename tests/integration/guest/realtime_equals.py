@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Busy poll all queues with real-time threads on one CPU, then take the link down; print JSON.
+"""Poll all queues with real-time threads on one CPU, then take the link down; print JSON.
 
-Runs in the guest beside guest/threaded_down.py, needs root: ``realtime_equals.py DEVICE BESIDE``.
-What seed 003's script does to a device with more than one queue: mode busy-poll, ``chrt -f 50`` and
-``taskset`` to one CPU for every thread. ROUNDS times down and up, then threaded mode off; every
-step is told as by threaded_down.py, and nothing is tried after one that hangs. ``received`` is how
-many packets came in after the last round. With BESIDE 1 a process that never sleeps has that CPU
-with the same policy and priority: only a thread that is told to stop takes precedence over it, so
-threaded mode is switched off and that is all.
+Runs in the guest beside guest/threaded_down.py, irq_stress.py and stress.py, needs root:
+``realtime_equals.py DEVICE THREADS BESIDE``. What seed 003's script does to a device with more than
+one queue: ``chrt -f 50`` and ``taskset`` to one CPU for every thread. THREADS is ``napi``, those of
+the NAPIs in mode busy-poll, or ``irq``, those of all interrupts that users can switch. ROUNDS times
+down and up, then threaded mode off; every step is told as by threaded_down.py, and nothing is tried
+after one that hangs. ``received`` holds the packets of each queue after the last round. With BESIDE
+1 a process that never sleeps has that CPU with the same policy and priority: only a thread that is
+told to stop takes precedence over it, so threaded mode is switched off and that is all.
 """
 
 import json
@@ -19,6 +20,8 @@ import time
 from pathlib import Path
 
 from guest.threaded_down import ZERO, Step, napis, set_mode, step
+from irq_stress import Interrupts  # type: ignore[import-not-found]
+from stress import Nic  # type: ignore[import-not-found]
 
 BUSY_POLL, PRIORITY, ROUNDS = 2, 50, 5
 WINDOW_S = 2.0
@@ -40,11 +43,11 @@ def spin(cpu: int) -> int:
     return pid
 
 
-def received(device: str) -> int:
-    path = Path(f"/sys/class/net/{device}/statistics/rx_packets")
-    before = int(path.read_text())
+def received(nic: Nic) -> list[int]:
+    """Packets of each queue within WINDOW_S."""
+    before = nic.by_queue()
     time.sleep(WINDOW_S)
-    return int(path.read_text()) - before
+    return [now - was for was, now in zip(before, nic.by_queue(), strict=True)]
 
 
 def rounds(device: str) -> list[tuple[str, Step]]:
@@ -56,31 +59,45 @@ def rounds(device: str) -> list[tuple[str, Step]]:
     return done
 
 
-def switch_off(device: str) -> tuple[str, Step]:
-    to = f"of=/sys/class/net/{device}/threaded"
-    return "off", step(["dd", "status=none", f"if={ZERO}", to])
+def napi_threads(device: str) -> tuple[list[int], list[Path]]:
+    """The threads after all NAPIs were made to busy poll, and the files that switch it off."""
+    set_mode(device, BUSY_POLL)
+    return [napi["pid"] for napi in napis(device)], [Path(f"/sys/class/net/{device}/threaded")]
 
 
-def run(device: str, beside: bool) -> dict[str, object]:
+def irq_threads(nic: Nic) -> tuple[list[int], list[Path]]:
+    """The threads after all interrupts were switched, and the files that switch it off."""
+    interrupts = Interrupts(nic)
+    files = [interrupts.file(kind) for kind in interrupts.kinds]
+    for path in files:
+        path.write_text("1")
+    return [interrupts.thread(kind) for kind in interrupts.kinds], files
+
+
+def switch_off(files: list[Path]) -> tuple[str, Step]:
+    return "off", step(["tee", *map(str, files)], ZERO)
+
+
+def run(device: str, threads: str, beside: bool) -> dict[str, object]:
     cpu = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, os.sched_getaffinity(0) - {cpu})
     ZERO.write_text("0\n")
-    set_mode(device, BUSY_POLL)
-    pids = [napi["pid"] for napi in napis(device)]
+    nic = Nic(device)
+    pids, files = irq_threads(nic) if threads == "irq" else napi_threads(device)
     for pid in pids:
         take_cpu(cpu, pid)
     if beside:
         process = spin(cpu)
-        done = [switch_off(device)]
+        done = [switch_off(files)]
         os.kill(process, signal.SIGKILL)
         return {"threads": len(pids), "steps": done}
     done = rounds(device)
     if not done[-1][1]["ended"]:
         return {"threads": len(pids), "steps": done}
-    got = received(device)
-    return {"threads": len(pids), "received": got, "steps": [*done, switch_off(device)]}
+    got = received(nic)
+    return {"threads": len(pids), "received": got, "steps": [*done, switch_off(files)]}
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], sys.argv[2] == "1")), flush=True)
+    print(json.dumps(run(sys.argv[1], sys.argv[2], sys.argv[3] == "1")), flush=True)
     os._exit(0)

@@ -37,16 +37,17 @@ def states(pid: int) -> str:
     return seen
 
 
-def step(argv: list[str]) -> Step:
-    """Runs a command; it holds nothing of ours, so that it can be left behind."""
+def step(argv: list[str], source: Path = Path(os.devnull)) -> Step:
+    """Runs a command on ``source``; it holds nothing of ours, so that it can be left behind."""
     start = time.monotonic()
-    child = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with source.open() as stdin:
+        child = subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     try:
         rc = child.wait(DEADLINE_S)
     except subprocess.TimeoutExpired:
