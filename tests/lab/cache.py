@@ -3,7 +3,6 @@
 
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -34,9 +33,10 @@ def replaced(file: Path, text: str) -> None:
     """Has the file hold ``text``; who reads it meanwhile finds the old one or the new, whole."""
     if file.exists() and file.read_text() == text:
         return
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(text)
-    new.rename(file)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=file.parent) as scratch:
+        new = Path(scratch) / file.name
+        new.write_text(text)
+        new.rename(file)
 
 
 def fetched(home: Path, pattern: str, fetch: Callable[[Path], object]) -> Path | None:
