@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TypeGuard
 
 from rxlane import cpulist
 from rxlane.draft import assigned
@@ -82,8 +83,12 @@ def check(
         if view.holds(change.target, change.after):
             continue
         for how, thread in _touched(view, change):
-            if thread is not None and not restorable(thread.policy):
+            if _lasting(thread):
                 raise _refusal(view, policy, kind, change, how, thread)
+
+
+def _lasting(thread: Thread | None) -> TypeGuard[Thread]:
+    return thread is not None and not restorable(thread.policy)
 
 
 def _some(host: Snapshot) -> bool:
@@ -91,8 +96,8 @@ def _some(host: Snapshot) -> bool:
     helpers = (helper.thread for link in host.links for helper in link.helpers)
     vhosts = (thread for link in host.links for thread in link.vhosts)
     known = chain(host.threads, (irq.thread for irq in host.irqs), helpers, vhosts)
-    odd = any(thread is not None and not restorable(thread.policy) for thread in known)
-    return odd or not all(restorable(thread.sched) for thread in host.irq_threads)
+    rows = all(restorable(thread.sched) for thread in host.irq_threads)
+    return any(map(_lasting, known)) or not rows
 
 
 def _touched(view: View, change: Change) -> Iterator[tuple[str, Thread | None]]:

@@ -28,7 +28,7 @@ def all_threads(sysfs: Sysfs, others: Collection[int | None]) -> tuple[IrqThread
 
 
 def _thread(number: int, thread: Thread) -> IrqThread:
-    named = (thread.pid, thread.name) if not restorable(thread.policy) else ()
+    named = () if restorable(thread.policy) else (thread.pid, thread.name)
     return IrqThread(number, thread.cpus, thread.sched, *named)
 
 
