@@ -325,18 +325,18 @@ class Guest:
         """Starts the machine; anew where the emulation, not the kernel, failed."""
         argv = self._network.inside(self._command())
         (self.folder / "command").write_text(" ".join(argv) + "\n")
-        asserted = ""
+        failed = ""
         for attempt in range(1, BOOTS + 1):
             self._start(argv)
             try:
                 return self._wait_for_boot()
             except GuestLost:
                 # Once: one that does so again may have another reason.
-                now = "" if asserted else self._assertion()
+                now = "" if failed else self._failure_of_qemu()
                 why = now or self._of_emulation()
                 if not why or attempt == BOOTS:
                     raise
-            asserted = asserted or now
+            failed = failed or now
             say(f"{why}; booting once more")
             self._end()
             self._put_aside(attempt)
@@ -348,11 +348,11 @@ class Guest:
             if log.exists():
                 log.rename(log.with_suffix(f".{attempt}"))
 
-    def _assertion(self) -> str:
-        """QEMU's words where it, not its guest, failed while the CPUs start; empty otherwise."""
-        if self.accel != "tcg" or self._agent is not None:
+    def _failure_of_qemu(self) -> str:
+        """How it, not its guest, failed while the CPUs start; empty otherwise."""
+        if self.accel != "tcg" or self._agent is not None or self._qemu is None:
             return ""
-        return qemu.ended_itself(self.qemu_text())
+        return qemu.ended_itself(self.qemu_text(), self._qemu.poll())
 
     def _of_emulation(self) -> str | None:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""

@@ -35,14 +35,17 @@ class Answering:
 
 
 class Dying(Guest):
-    """Its QEMU says ``words`` and aborts in the first ``deaths`` boots.
+    """Its QEMU says ``words`` and dies of ``signal`` in the first ``deaths`` boots.
 
     With ``late`` only once its agent has answered.
     """
 
-    def __init__(self, words: str, deaths: int = 1, late: bool = False) -> None:
+    def __init__(
+        self, words: str, deaths: int = 1, late: bool = False, signal: str = "ABRT"
+    ) -> None:
         super().__init__(KernelImage(Path("bzImage"), "6.12", "6.12", "fast", True), GuestSpec())
         self._words, self._deaths, self._late = words, deaths, late
+        self._signal = signal
         self._boots = self.folder / "boots"
 
     @property
@@ -51,7 +54,7 @@ class Dying(Guest):
 
     def _command(self) -> list[str]:
         up, died = self.folder / "up", self.folder / "died"
-        die = f"echo {shlex.quote(self._words)} >&2; kill -ABRT $$"
+        die = f"echo {shlex.quote(self._words)} >&2; kill -{self._signal} $$"
         wait = f"touch {up}; until test -e {died}; do sleep 0.05; done; {die}"
         if self._late:
             return ["sh", "-c", f"echo x >> {self._boots}; {wait}"]
@@ -107,6 +110,18 @@ def test_only_once() -> None:
     dying = Dying(RACE, deaths=2)
     assert RACE in lost(dying)
     assert dying.boots == 2
+
+
+def test_memory_that_is_not_there_at_boot_is_done_anew_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    dying = Dying("", signal="SEGV")
+    with dying:
+        assert dying.boots == 2
+    assert "QEMU read memory that is not its own; booting once more" in capfd.readouterr().err
+    again = Dying("", deaths=2, signal="SEGV")
+    assert "QEMU ended with -11" in lost(again)
+    assert again.boots == 2
 
 
 def test_another_death_is_a_loss_with_its_words() -> None:
