@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where the lab's own threads run on the host, so that the guest's CPU is a whole CPU.
+"""Where the lab's own threads run on the host, so that the guest's CPUs are whole CPUs.
 
 A flood on two host CPUs is a contest of three: the virtual CPU, QEMU's main loop, which carries
 packets from the tap into the ring, and the sender. Left to the scheduler, the virtual CPU and the
 main loop share a CPU some of the time; then fewer packets reach the ring, the guest is never
 saturated and both modes look alike. So the virtual CPU gets the first host CPU to itself, and
-everything else the others; all of them go before other work of the host for the run's time.
+everything else the others; all of them go before other work of the host for the run's time. Of
+several virtual CPUs each gets one, which the rest shares with them where no other is left.
 
 With autogroups (sched(7)) a nice level counts only within its session; the session has a level
 of its own in /proc/PID/autogroup, which is set as well where that file exists.
@@ -30,20 +31,8 @@ class NoRoom(Exception):
     """The host cannot give the virtual CPU a CPU of its own."""
 
 
-def busiest_thread(usage: dict[int, int]) -> int:
-    """Thread id with the most CPU time: of a freshly booted one-CPU guest, the virtual CPU."""
-    return max(usage, key=lambda tid: usage[tid])
-
-
-def cpu_ticks(stat: str) -> int:
-    """utime + stime, in clock ticks, from a line of /proc/PID/task/TID/stat (proc(5))."""
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def thread_usage(pid: int) -> dict[int, int]:
-    tasks = Path(f"/proc/{pid}/task")
-    return {int(task.name): cpu_ticks((task / "stat").read_text()) for task in tasks.iterdir()}
+def threads_of(pid: int) -> list[int]:
+    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def autogroup_nice(text: str) -> int:
@@ -100,21 +89,30 @@ def own_cpus(whose: str) -> list[int]:
     return cpus
 
 
+def shared_out(cpus: Sequence[int], virtual: Sequence[int]) -> tuple[dict[int, int], list[int]]:
+    """({thread id of a virtual CPU: its host CPU}, host CPUs of the rest). NoRoom."""
+    if len(virtual) > len(cpus):
+        raise NoRoom(f"{len(virtual)} virtual CPUs on {len(cpus)} host CPUs")
+    return dict(zip(virtual, cpus, strict=False)), list(cpus[len(virtual) :] or cpus)
+
+
 @contextmanager
-def placed(qemu: int) -> Iterator[str]:
+def placed(qemu: int, virtual: Sequence[int]) -> Iterator[str]:
     """Places QEMU's threads and this process; undone for this process.
 
-    Yields one line that says what was done, for the report. NoRoom on a single-CPU host.
+    ``virtual`` are the thread ids of the virtual CPUs. Yields one line that says what was done, for
+    the report. NoRoom with fewer host CPUs than virtual ones, or with one.
     """
-    cpus = own_cpus("the virtual CPU")
-    usage = thread_usage(qemu)
-    virtual = busiest_thread(usage)
+    own, rest = shared_out(own_cpus("the virtual CPU"), virtual)
     set_autogroup(qemu, URGENT)
-    for tid in usage:
+    for tid in threads_of(qemu):
         os.setpriority(os.PRIO_PROCESS, tid, URGENT)
-        os.sched_setaffinity(tid, {cpus[0]} if tid == virtual else set(cpus[1:]))
-    with lifted(set(cpus[1:])):
-        yield f"virtual CPU on host CPU {cpus[0]}, the rest on {cpus[1:]}, all at nice {URGENT}"
+        os.sched_setaffinity(tid, {own[tid]} if tid in own else set(rest))
+    with lifted(set(rest)):
+        yield (
+            f"virtual CPUs on host CPUs {list(own.values())}, the rest on {rest}, all at nice "
+            f"{URGENT}"
+        )
 
 
 class SchedAttr(ctypes.Structure):
@@ -142,7 +140,7 @@ def set_short_slice(tid: int, nice: int) -> None:
 def place_lane(qemu: int, virtual: Sequence[int], polled: int, cpus: Sequence[int]) -> None:
     """Threads of one QEMU; ``virtual`` are the thread ids by virtual CPU."""
     set_autogroup(qemu, FIRST)
-    for tid in thread_usage(qemu):
+    for tid in threads_of(qemu):
         client = tid in virtual and tid != virtual[polled]
         os.sched_setaffinity(tid, {cpus[1] if client else cpus[0]})
         if tid in virtual:

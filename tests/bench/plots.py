@@ -65,12 +65,12 @@ def plot_000(floods: Sequence[FloodRow], spares: Sequence[SpareRow], stem: Path)
     return save(drawn, stem)
 
 
-def plot_001(rows: Sequence[IrqRow], stem: Path) -> list[Path]:
+def plot_001(rows: Sequence[IrqRow], cpus: int, stem: Path) -> list[Path]:
     drawn, axes = figure()
     bars(axes, [f"{row.seed.size}/{row.seed.flows}" for row in rows],
          [("hard interrupt", [row.hard for row in rows]),
           ("threaded interrupt", [row.threaded for row in rows])], 1000)  # fmt: skip
-    axes.set(title="Full UDP flood, one virtual CPU", ylabel="kpps at the application",
+    axes.set(title=f"Full UDP flood, virtual CPUs: {cpus}", ylabel="kpps at the application",
              xlabel="message size / flows")  # fmt: skip
     return save(drawn, stem)
 

@@ -10,7 +10,7 @@ import pytest
 from bench import goodput, seed001, tables
 from bench.flood import Mode, Reading, reading, steady
 from bench.goodput import Curve, Point, loads
-from bench.placement import autogroup_nice, busiest_thread, cpu_ticks
+from bench.placement import NoRoom, autogroup_nice, shared_out
 from bench.scheduling import POLICIES, Shares
 from bench.seed000 import FloodRow, Row, SeedRow, SpareRow, in_turn, rows_of, seed_rows
 from bench.seed001 import IrqRow
@@ -101,11 +101,11 @@ def test_flood_table_marks_the_row_that_misses() -> None:
     assert "+83%" in text and "×3.5" in text
 
 
-def irq_row(gain: float, of_napi: float | None) -> IrqRow:
+def irq_row(gain: float, of_napi: float | None, cpus: int = 1) -> IrqRow:
     hard, threaded = flat(1000.0), flat(1000.0 * gain)
     napi = Ratio(of_napi, of_napi, of_napi) if of_napi else None
     return IrqRow(
-        Row(64, 25, 711.0, 932.0), 2e5, hard, threaded, Ratio(gain, gain, gain),
+        Row(64, 25, 711.0, 932.0), cpus, 2e5, hard, threaded, Ratio(gain, gain, gain),
         flat(1000.0) if napi else None, napi,
     )  # fmt: skip
 
@@ -130,6 +130,11 @@ def test_what_is_demanded_of_interrupt_threads(
     assert last.split()[-1] == verdict
 
 
+def test_of_two_cpus_nothing_is_demanded() -> None:
+    *_, last = tables.irq_table([irq_row(1.0, 0.5, seed001.SEED_CPUS)]).splitlines()
+    assert last.split()[-1] == "0.50"
+
+
 def test_tables_of_the_other_kinds() -> None:
     spare = SpareRow(SEED, 5e3, flat(0.2), flat(0.4), Ratio(2.0, 2.0, 2.0), 0.99, 1.0)
     assert "20% (18%..22%)" in tables.spare_table([spare])
@@ -150,10 +155,12 @@ def test_infinite_ratio_in_text_and_json() -> None:
     assert found["rows"][0]["seed"]["flows"] == 25
 
 
-def test_cpu_time_of_a_thread_whose_name_has_blanks() -> None:
-    line = "42 (CPU 0/TCG) R 1 42 42 0 -1 0 1 2 3 4 700 30 5 6 7 8 9\n"
-    assert cpu_ticks(line) == 730
-    assert busiest_thread({41: 13, 42: 730}) == 42
+def test_each_virtual_cpu_has_a_host_cpu() -> None:
+    assert shared_out([0, 1], [41]) == ({41: 0}, [1])
+    assert shared_out([2, 4, 6], [41, 42]) == ({41: 2, 42: 4}, [6])
+    assert shared_out([0, 1], [41, 42]) == ({41: 0, 42: 1}, [0, 1])
+    with pytest.raises(NoRoom, match="3 virtual CPUs on 2 host CPUs"):
+        shared_out([0, 1], [41, 42, 43])
 
 
 def test_session_level() -> None:
@@ -170,7 +177,7 @@ def test_plots_are_written(tmp_path: Path) -> None:
     assert "200 (" in tables.trip_table([trip]) and "endless" in tables.trip_table([trip])
     for path in plots.plot_goodput(curves, "1 × 64 bytes", tmp_path / "goodput"):
         assert path.stat().st_size > 1000
-    for path in plots.plot_001([irq_row(3.0, 1.0)], tmp_path / "seed001"):
+    for path in plots.plot_001([irq_row(3.0, 1.0)], 1, tmp_path / "seed001"):
         assert path.stat().st_size > 1000
     rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
     for path in plots.plot_scheduling(rows, tmp_path / "scheduling"):
