@@ -10,8 +10,9 @@ from bench.flood import Bench
 from bench.gain import Gain, Gauge
 from demo_text import Outcome, act, chapter, gain_text, line, quote
 from lab.kernel import KernelImage
+from lab.machine import GuestSpec
 from lab.paths import TREE
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 PROFILE = "net-low-latency"
 VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"

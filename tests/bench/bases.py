@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.qmp import held
 from bench.rr import Client, Polling, Reading, Transport, Turn
 from bench.seed003 import NAMES, P50, Bar, Pair
 from bench.stats import Ratio, Summary, ratio, summary, turns
+from lab.monitor import held
 
 ROUNDS = 5
 LIMIT = 1.1

@@ -6,11 +6,11 @@ from contextlib import ExitStack, contextmanager
 
 from bench import bases, latency_tables, plots, seed003
 from bench.placement import lanes_placed, qemu_of
-from bench.qmp import held, virtual_cpus
 from bench.report import OUT, Report, say, show
 from bench.rr import POLLED_CPU, SCALE, SPEC, Client, TurnFailed
 from bench.tables import plain
 from lab.kernel import KernelImage
+from lab.monitor import held, virtual_cpus
 from lab.vm import Guest
 
 QUICK_ROUNDS = 3

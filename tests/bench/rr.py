@@ -36,7 +36,8 @@ from typing import Any
 from bench import tools
 from bench.flood import GUEST_ADDRESS, REMOTE
 from bench.placement import CARRIER_PRIORITY
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 HOST_ADDRESS = "10.77.0.1"
 PORT = 6300

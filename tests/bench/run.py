@@ -36,12 +36,13 @@ from bench import (
 )
 from bench.flood import Bench, Mode, ModeRefused
 from bench.placement import NoRoom, placed, qemu_of
-from bench.qmp import MonitorRefused, virtual_cpus
 from bench.report import OUT, Report, say, show
 from bench.tools import ToolBuildFailed
 from lab.kernel import KernelImage, build, debian_prebuilt
+from lab.machine import GuestSpec
+from lab.monitor import MonitorRefused, virtual_cpus
 from lab.progress import StepFailed
-from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
+from lab.vm import CommandFailed, Guest, GuestLost, Splat
 
 KERNELS: dict[str, Callable[[], KernelImage]] = {
     "ours": partial(build, base="6.12", flavour="fast", patched=True),

@@ -20,8 +20,9 @@ from _pytest.mark.structures import ParameterSet
 
 from lab import debtools, qemu
 from lab.kernel import KernelImage, build, debian_prebuilt
+from lab.machine import GuestSpec
 from lab.progress import StepFailed
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 TREE = Path(__file__).resolve().parents[2]
 DEBS = TREE / "build" / "debs"

@@ -13,7 +13,8 @@ import pytest
 
 from conftest import MANAGERS, STRESS
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -17,9 +17,10 @@ import pytest
 
 from bench.tools import build_tool
 from lab.kernel import build
+from lab.machine import GuestSpec
 from lab.rootfs import NICS
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -18,8 +18,9 @@ from agreement import disagreements
 from test_profile import differing
 
 from conftest import DEBS, KERNELS, OURS, READER, TREE, UNBALANCED, Host, Settings, install, missing
+from lab.machine import GuestSpec
 from lab.rootfs import NICS
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 CPUS, QUEUES = 4, 4
 # igb takes a receive queue a CPU, at most 8; from 5 on a vector and a NAPI serve a pair of queues.

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import DEBS, KERNELS, OURS, Host
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,9 @@ import re
 import pytest
 
 from lab.kernel import build
+from lab.machine import GuestSpec
 from lab.paths import KCONFIG
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 CONFIG = KCONFIG / "debug"

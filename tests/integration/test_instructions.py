@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 SCRIPT = Path(__file__).parent / "guest" / "rx_instructions.py"

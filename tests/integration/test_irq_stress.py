@@ -15,8 +15,9 @@ from test_irq_threaded import MODULE, SELFTESTS, check
 
 from conftest import UNBALANCED, missing
 from lab.kernel import build
+from lab.machine import GuestSpec
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

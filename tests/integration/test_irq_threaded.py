@@ -23,9 +23,10 @@ from test_deadlock_72 import flooded
 from test_upstream import results
 
 from conftest import STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
+from lab.machine import GuestSpec
 from lab.rootfs import NICS
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 SCRIPTS = Path(__file__).parent / "guest"
 SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/irq"

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from conftest import KERNELS, OURS, Host
-from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
+from lab import monitor
+from lab.machine import GuestSpec
+from lab.vm import CommandFailed, Guest, GuestLost, Splat
 
 
 @pytest.mark.kernels(OURS)
@@ -82,7 +84,7 @@ class Raced(Guest):
             console.write("[    2.2] Oops: int3: 0000 [#1] PREEMPT SMP PTI\n")
 
     def reset(self) -> None:
-        self.qmp('{"execute": "system_reset"}')
+        monitor.ask(self.folder, "system_reset")
         assert self._qemu is not None
         self._qemu.wait(60)
 

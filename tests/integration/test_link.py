@@ -16,7 +16,9 @@ import pytest
 from test_kept import device_of
 
 from conftest import DEBS, KERNELS, OURS, READER, Host, Settings, install
-from lab.vm import SLOT, Guest, GuestSpec
+from lab import monitor
+from lab.machine import SLOT, GuestSpec
+from lab.vm import Guest
 
 SLOT_SCRIPT = Path(__file__).parent / "guest" / "slot.py"
 PATIENCE = 60  # seconds, emulated on a busy machine
@@ -186,18 +188,16 @@ def test_hot_plug(linked: Linked, wanted: Settings) -> None:
     """A card that comes while the host runs has its lane; its service goes with it."""
     links = set(linked.host.run("ls", "/sys/class/net").stdout.split())
     vm = linked.host.vm
-    card = f'virtio-net-pci", "bus": "{SLOT}", "netdev": "n-hot", "mac": "{CARD_MAC}'
-    vm.qmp(
-        '{"execute": "netdev_add", "arguments": {"type": "hubport", "id": "n-hot", "hubid": 7}}',
-        f'{{"execute": "device_add", "arguments": {{"id": "hot", "driver": "{card}"}}}}',
-    )
+    card = {"driver": "virtio-net-pci", "bus": SLOT, "netdev": "n-hot", "mac": CARD_MAC}
+    monitor.ask(vm.folder, "netdev_add", type="hubport", id="n-hot", hubid=7)
+    monitor.ask(vm.folder, "device_add", id="hot", **card)
     linked.host.run("python3", "/root/slot.py", "on")
     linked.host.run("udevadm", "settle")
     (name,) = set(linked.host.run("ls", "/sys/class/net").stdout.split()) - links
     linked.host.run("ip", "link", "set", name, "up")
     assert linked.until(lambda: linked.threaded(name) == 1)
     unit = linked.unit(name)
-    vm.qmp('{"execute": "device_del", "arguments": {"id": "hot"}}')
+    monitor.ask(vm.folder, "device_del", id="hot")
     linked.host.run("python3", "/root/slot.py", "off")
     assert linked.until(lambda: linked.property(unit, "ActiveState") == "inactive")
     assert linked.property(unit, "Result") == "success"

@@ -12,8 +12,9 @@ from test_link import Linked
 from test_manuals import LINK, blocks
 
 from conftest import DEBS, KERNELS, OURS, READER, Host
+from lab.machine import GuestSpec
 from lab.rootfs import OLDER_SUITE
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

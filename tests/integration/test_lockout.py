@@ -18,8 +18,9 @@ import pytest
 
 from conftest import DEBS, KERNELS, OURS, READER, Host
 from lab import apt
+from lab.machine import GuestSpec
 from lab.rootfs import SUITE
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

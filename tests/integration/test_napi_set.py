@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from conftest import KERNELS, OURS, STOCK_72
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 SCRIPT = Path(__file__).parent / "guest" / "napi_contract.py"
 EPERM, ENOENT, EINVAL, ERANGE = 1, 2, 22, 34

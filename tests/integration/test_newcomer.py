@@ -19,8 +19,9 @@ from conftest import OURS, READER, TREE, Host, Settings
 from lab.base import read_base
 from lab.cleanroot import CleanRoot
 from lab.kernel import KernelImage, build
+from lab.machine import GuestSpec
 from lab.progress import tool
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from conftest import DEBS, KERNELS, OURS, READER, TREE, Host
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 PACKAGES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-patches")
 NEXT = TREE / "build" / "debs-next"

@@ -14,7 +14,8 @@ import pytest
 
 from lab.base import BASES
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

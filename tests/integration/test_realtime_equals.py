@@ -17,7 +17,8 @@ from bench import rules
 from conftest import STRESS
 from lab.base import BASES
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,8 @@ import pytest
 from test_packages import file_system, threads
 
 from conftest import KERNELS, OURS, READER, TREE, Host
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,8 @@ import pytest
 from stressing import Outcome, stress
 
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -13,8 +13,9 @@ import pytest
 from test_upstream import results
 
 from conftest import MANAGERS, our_bases, our_kernel
+from lab.machine import GuestSpec
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 CPUS = 2
 FOLDER = "/mnt/share/ksrc/tools/testing/selftests/net"

@@ -23,9 +23,10 @@ from bench import rules
 from bench.tools import build_tool
 from conftest import MANAGERS
 from lab.kernel import build
+from lab.machine import GuestSpec
 from lab.rootfs import NICS
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,8 @@ from undone import UNDONE
 
 from conftest import missing
 from lab.kernel import build
-from lab.vm import Guest, GuestSpec, Splat
+from lab.machine import GuestSpec
+from lab.vm import Guest, Splat
 
 pytestmark = pytest.mark.long
 

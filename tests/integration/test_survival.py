@@ -14,7 +14,8 @@ import pytest
 from test_devices import make_devices
 
 from conftest import KERNELS, OURS, TREE, Host, missing
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 SCRIPTS = Path(__file__).parent / "guest"
 TABLE = TREE / "build" / "survival.txt"

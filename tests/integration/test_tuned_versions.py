@@ -14,7 +14,8 @@ import pytest
 
 from conftest import DEBS, KERNELS, OURS, READER, Host
 from lab import apt
-from lab.vm import Guest, GuestSpec
+from lab.machine import GuestSpec
+from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 

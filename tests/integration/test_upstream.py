@@ -12,8 +12,9 @@ import pytest
 
 from conftest import KERNELS, OURS, STOCK_72
 from lab import apt
+from lab.machine import GuestSpec
 from lab.selftests import selftests
-from lab.vm import Guest, GuestSpec
+from lab.vm import Guest
 
 TESTS = "/root/ksrc/tools/testing/selftests"
 PYTHON = {

@@ -33,10 +33,11 @@ from lab.kernel import (
     not_held,
     wanted_of,
 )
+from lab.machine import GuestSpec
 from lab.paths import cache
 from lab.progress import StepFailed, say, step, tool
 from lab.sparse import sparse
-from lab.vm import Guest, GuestLost, GuestSpec, Splat
+from lab.vm import Guest, GuestLost, Splat
 
 # How sparse, or the kernel that it reads, says that it is too old to be believed.
 OUTDATED = re.compile(r"sparse.*(up[- ]to[- ]date|out[- ]of[- ]date|too old)", re.IGNORECASE)

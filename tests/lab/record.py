@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab import kernel
+from lab.machine import GuestSpec
 from lab.paths import TREE
-from lab.vm import CommandFailed, Guest, GuestSpec
+from lab.vm import CommandFailed, Guest
 
 HOSTS = TREE / "tests" / "unit" / "hosts"
 COLLECT = Path(__file__).parent / "collect.py"

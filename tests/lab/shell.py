@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.kernel import KernelImage
-from lab.vm import CommandFailed, Guest, GuestLost, GuestSpec, Splat
+from lab.machine import GuestSpec
+from lab.vm import CommandFailed, Guest, GuestLost, Splat
 
 COMMAND_S = 600.0
 LOST, SPLAT = 125, 126

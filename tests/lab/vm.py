@@ -7,26 +7,25 @@ keeps the console on its standard output, whereas here the guest must be a Debia
 writable, with the console in a file and power cuts over QMP.
 """
 
-import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from lab import accel, counted, qemu
+from lab import accel, counted, monitor, qemu
 from lab.cache import digest
 from lab.kernel import KernelImage
+from lab.machine import AGENT, CONSOLE, GuestSpec, Machine
+from lab.monitor import SOCKET
 from lab.net import Network
 from lab.paths import BUILD
 from lab.progress import say, step
 from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
-from lab.rootfs import NICS, SUITE, root_image, share_image
+from lab.rootfs import NICS
 from lab.splat import emulation_race, splats
 
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
@@ -41,13 +40,7 @@ DYING_S = 1.0
 DEBUG_PATIENCE = 5
 # After a link change networkd takes the addresses away and gives them anew, when it gets to it.
 REACHED_S = 120.0
-# -no-reboot makes a guest that panics end; a reset of ours is to boot it again. The firmware, which
-# finds traces of itself in memory, resets once more before it boots.
-QMP_AGAIN = '{"execute": "set-action", "arguments": {"reboot": "reset"}}'
-QMP_RESET = (QMP_AGAIN, '{"execute": "system_reset"}')
-SLOT = "lab-slot"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-QMP_BOOTED = ('{"execute": "set-action", "arguments": {"reboot": "shutdown"}}',)
 
 
 class GuestLost(Exception):
@@ -67,44 +60,6 @@ class Splat(Exception):
     """The guest's kernel reported a fault."""
 
 
-@dataclass(frozen=True)
-class GuestSpec:
-    """What machine the guest is. sockets × cores × threads must be cpus when given."""
-
-    cpus: int = 1
-    sockets: int = 1
-    cores: int = 0
-    threads: int = 1
-    numa: int = 1
-    memory_mb: int = 1024
-    queues: int = 4
-    e1000e: bool = False
-    vmxnet3: bool = False
-    igb: bool = False
-    # Its driver is a module of the debug flavour.
-    e1000: bool = False
-    # virtio_net hashes flows by a key and a table of its own.
-    rss: bool = False
-    # The guest's clocks count its instructions, one a nanosecond: emulated, one CPU.
-    icount: bool = False
-    # Instructions are counted by CPU, see Guest.instructions(): emulated, and slower by it.
-    counted: bool = False
-    # A PCI Express port of the id SLOT, into which qmp() plugs devices.
-    slot: bool = False
-    # The Debian that runs on a kernel of ours.
-    suite: str = SUITE
-    extra_cmdline: str = ""
-    share: list[Path] = field(default_factory=list)
-
-    def nics(self) -> list[tuple[str, int]]:
-        extra = ("e1000e", "vmxnet3", "igb", "e1000")
-        return [("virtio", self.queues), *((n, 1) for n in extra if getattr(self, n))]
-
-    def devices(self) -> list[str]:
-        """QEMU's names of the NICs that not every QEMU emulates."""
-        return [kind for kind, _queues in self.nics() if kind != "virtio"]
-
-
 class Guest:
     """Context manager of a booted guest. On failure the console log is kept and named."""
 
@@ -114,7 +69,7 @@ class Guest:
         self._program = qemu.having(spec.devices())
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
-        self.console = self.folder / "console.log"
+        self.console = self.folder / CONSOLE
         self.log = self.folder / "qemu.log"
         self._network = Network(f"rxlane-{digest([str(self.folder)])[:8]}")
         self._qemu: subprocess.Popen[bytes] | None = None
@@ -231,16 +186,13 @@ class Guest:
 
         The disk keeps what the guest had handed to it.
         """
-        with step("power cut"):
-            self.qmp(*QMP_RESET)
+        with step("power cut"), self._boots_again():
+            monitor.ask(self.folder, "system_reset")
             self._hang_up()
-            self._wait_for_boot()
-            self.qmp(*QMP_BOOTED)
 
     def reboot(self) -> None:
         """Has the guest end its services, unmount its disk and boot; back when it is up again."""
-        with step("reboot"):
-            self.qmp(QMP_AGAIN)
+        with step("reboot"), self._boots_again():
             before = self.read(BOOT_ID)
             # The agent may be ended before it has told that this was done.
             self.run(["systemd-run", "--on-active=1", "systemctl", "reboot"])
@@ -249,8 +201,17 @@ class Guest:
                 if time.monotonic() > end:
                     raise self._lost("it did not reboot")
                 time.sleep(0.5)
-            self._wait_for_boot()
-            self.qmp(*QMP_BOOTED)
+
+    @contextmanager
+    def _boots_again(self) -> Iterator[None]:
+        """What resets the machine; it is up again at the end.
+
+        The firmware, which finds traces of itself in memory, resets once more before it boots.
+        """
+        monitor.on_reset(self.folder, boots=True)
+        yield
+        self._wait_for_boot()
+        monitor.on_reset(self.folder, boots=False)
 
     def _boot_id(self) -> bytes | None:
         """That of the system that answers now, None while none does."""
@@ -265,25 +226,6 @@ class Guest:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
-
-    def qmp(self, *commands: str) -> None:
-        """Has QEMU's monitor take commands, one after the other; CommandFailed when it refuses."""
-        with socket.socket(socket.AF_UNIX) as monitor:
-            monitor.connect(str(self.folder / "qmp"))
-            talk = monitor.makefile("rw")
-            talk.readline()
-            for command in ('{"execute": "qmp_capabilities"}', *commands):
-                talk.write(command + "\n")
-                talk.flush()
-                while "return" not in (said := self._answer(talk.readline())):
-                    if "error" in said:
-                        raise CommandFailed(Completed((command,), 1, "", said["error"]["desc"]))
-
-    def _answer(self, line: str) -> dict[str, Any]:
-        if not line:
-            raise self._lost("QEMU has ended")
-        said: dict[str, Any] = json.loads(line)
-        return said
 
     def instructions(self) -> list[int]:
         """Executed by each CPU of a guest whose spec is ``counted``, since it was started."""
@@ -342,7 +284,7 @@ class Guest:
             self._put_aside(attempt)
 
     def _put_aside(self, attempt: int) -> None:
-        for name in ("qmp", "qga"):
+        for name in (SOCKET, AGENT):
             (self.folder / name).unlink(missing_ok=True)
         for log in (self.console, self.log):
             if log.exists():
@@ -387,11 +329,11 @@ class Guest:
             self.run(["systemctl", "start", "mnt-share.mount"])
 
     def _connect(self) -> Agent | None:
-        if not (self.folder / "qga").exists():
+        if not (self.folder / AGENT).exists():
             time.sleep(0.1)
             return None
         # The detectors of a debug kernel say why it hangs, if it does, before it is given up.
-        agent = Agent(self.folder / "qga", self._patience)
+        agent = Agent(self.folder / AGENT, self._patience)
         try:
             agent.sync(timeout=2)
         except AgentSilent:
@@ -417,90 +359,5 @@ class Guest:
             shutil.rmtree(self.folder)
 
     def _command(self) -> list[str]:
-        spec = self.spec
-        cores = spec.cores or spec.cpus // (spec.sockets * spec.threads)
-        # The topology leaves that every kernel reads; an AMD model hides SMT under emulation.
-        model = "host" if self.accel == "kvm" else "max,vendor=GenuineIntel"
-        fast = "kvm" if self.accel == "kvm" else "tcg,thread=multi"
-        if spec.icount:
-            fast = "tcg,thread=single"
-        argv = [
-            *self._program.argv, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35",
-            "-accel", fast, "-cpu", model, "-m", str(spec.memory_mb),
-            "-smp", f"{spec.cpus},sockets={spec.sockets},cores={cores},threads={spec.threads}",
-            "-kernel", str(self.kernel.bzimage), "-append", self._cmdline(),
-            "-serial", f"file:{self.console}",
-            "-qmp", f"unix:{self.folder / 'qmp'},server=on,wait=off",
-            "-device", "virtio-rng-pci",
-            "-device", "virtio-serial-pci",
-            "-chardev", f"socket,id=qga,path={self.folder / 'qga'},server=on,wait=off",
-            "-device", "virtserialport,chardev=qga,name=org.qemu.guest_agent.0",
-            *self._disk("root", self._root(), "snapshot=on,cache=unsafe"),
-        ]  # fmt: skip
-        if self.kernel.initrd is not None:
-            argv += ["-initrd", str(self.kernel.initrd)]
-        if spec.icount:
-            argv += ["-icount", "shift=0,sleep=off"]
-        if spec.counted:
-            argv += counted.arguments(self._program, self.folder)
-        if spec.share:
-            image = share_image(spec.share, self.folder)
-            argv += self._disk("share", image, "readonly=on")
-        argv += self._numa() + self._nics()
-        if spec.slot:
-            argv += ["-device", f"pcie-root-port,id={SLOT},chassis=1,slot=1"]
-        return argv
-
-    def _root(self) -> Path:
-        with_modules = self.kernel.bzimage.parent / "root.ext4"
-        return with_modules if self.kernel.root_package else root_image(self.spec.suite)
-
-    def _cmdline(self) -> str:
-        words = [
-            "root=/dev/vda rw console=ttyS0 earlyprintk=ttyS0 panic=-1 loglevel=6",
-            "systemd.show_status=0 systemd.journald.forward_to_console=0",
-            "random.trust_cpu=on",
-        ]
-        if self.accel == "tcg":
-            # An emulated CPU stands still while this machine's cores are taken: that is no fault
-            # of the guest's kernel, so its stall detectors wait longer (seconds), and a timer
-            # that ticks late in the first milliseconds is no broken one, which is a panic.
-            words.append("no_timer_check")
-            words.append("rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60")
-        if "debug" in self.kernel.flavour:
-            # Jiffies of 4 ms: a poll loop that starves rcu_tasks is told of after 60 s, not 600.
-            words.append("rcupdate.rcu_task_stall_timeout=15000")
-        words.append(self.spec.extra_cmdline)
-        return " ".join(word for word in words if word)
-
-    @staticmethod
-    def _disk(name: str, image: Path, options: str) -> list[str]:
-        drive = f"file={image},format=raw,if=none,id={name},{options}"
-        return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}"]
-
-    def _numa(self) -> list[str]:
-        spec = self.spec
-        if spec.numa < 2:
-            return []
-        argv: list[str] = []
-        each, memory = spec.cpus // spec.numa, spec.memory_mb // spec.numa
-        for node in range(spec.numa):
-            first = node * each
-            argv += ["-object", f"memory-backend-ram,id=m{node},size={memory}M"]
-            cpus = f"cpus={first}-{first + each - 1}"
-            argv += ["-numa", f"node,nodeid={node},memdev=m{node},{cpus}"]
-        return argv
-
-    def _nics(self) -> list[str]:
-        argv: list[str] = []
-        for tap in self._network.taps:
-            queues = f",queues={tap.queues}" if tap.queues > 1 else ""
-            net = f"tap,id=n-{tap.nic},ifname={tap.name},script=no,downscript=no{queues}"
-            device = {"virtio": "virtio-net-pci"}.get(tap.nic, tap.nic)
-            many = f",mq=on,vectors={2 * tap.queues + 2}" if tap.queues > 1 else ""
-            if self.spec.rss and tap.nic == "virtio":
-                many += ",hash=on,rss=on"
-            argv += ["-netdev", net]
-            # Nothing boots from the network: no option ROM to find and run.
-            argv += ["-device", f"{device},netdev=n-{tap.nic},mac={tap.mac},romfile={many}"]
-        return argv
+        machine = Machine(self.kernel, self.spec, self._program, self.accel, self.folder)
+        return machine.command(self._network.taps)

@@ -16,7 +16,6 @@ from bench import latency, latency_tables
 from bench.bases import LIMIT, OURS, STOCK, BaseRow, bar
 from bench.latency import check
 from bench.placement import set_short_slice
-from bench.qmp import MonitorRefused, answer
 from bench.report import Report
 from bench.rr import Load, Polling, Reading, Transport, Turn, TurnFailed, client_words, job, reading
 from bench.seed003 import (
@@ -215,15 +214,6 @@ def test_what_cannot_be_measured_is_skipped(
     latency.table_003(KERNEL, False, None, report)
     assert report.skipped == ["003: no NAPI of queue 0"]
     assert report.results == {}
-
-
-def test_monitor() -> None:
-    event = '{"event": "STOP", "timestamp": {}}\n'
-    assert answer(iter([event, '{"return": [1]}\n']), "stop") == [1]
-    with pytest.raises(MonitorRefused, match="stop: no"):
-        answer(iter(['{"error": {"class": "GenericError", "desc": "no"}}\n']), "stop")
-    with pytest.raises(MonitorRefused, match="ended"):
-        answer(iter([event]), "stop")
 
 
 def test_short_slice_is_a_nice_level_too() -> None:

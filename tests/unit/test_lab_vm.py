@@ -10,8 +10,9 @@ import pytest
 
 from lab import vm
 from lab.kernel import KernelImage
+from lab.machine import GuestSpec
 from lab.qga import Agent, AgentSilent, Completed
-from lab.vm import Guest, GuestLost, GuestSpec
+from lab.vm import Guest, GuestLost
 
 RACE = ("qemu-system-x86_64: ../accel/tcg/cputlb.c:1383: iotlb_to_section:"
         " Assertion `section_index < d->map.sections_nb' failed.")  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two words with QEMU's monitor: which host threads are virtual CPUs, and hold the machine."""
+"""Words with QEMU's monitor (QMP), whose socket is SOCKET in the folder of the guest."""
 
 import json
 import socket
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+SOCKET = "qmp"
 ANSWER_S = 30
 
 
@@ -26,16 +27,16 @@ def answer(lines: Iterator[str], command: str) -> Any:
     raise MonitorRefused(f"{command}: QEMU has ended")
 
 
-def ask(folder: Path, command: str) -> Any:
-    """What the monitor of the guest in ``folder`` returns to ``command``."""
+def ask(folder: Path, command: str, **arguments: object) -> Any:
+    """What the monitor of the guest in ``folder`` returns to ``command``. MonitorRefused."""
     with socket.socket(socket.AF_UNIX) as monitor:
         monitor.settimeout(ANSWER_S)
-        monitor.connect(str(folder / "qmp"))
+        monitor.connect(str(folder / SOCKET))
         with monitor.makefile("rw") as talk:
             talk.readline()  # the greeting
             found = None
-            for word in ("qmp_capabilities", command):
-                talk.write(json.dumps({"execute": word}) + "\n")
+            for word, given in (("qmp_capabilities", {}), (command, arguments)):
+                talk.write(json.dumps({"execute": word, "arguments": given}) + "\n")
                 talk.flush()
                 found = answer(iter(talk.readline, ""), word)
             return found
@@ -45,6 +46,11 @@ def virtual_cpus(folder: Path) -> list[int]:
     """Host thread ids of the virtual CPUs, by their number."""
     cpus = sorted(ask(folder, "query-cpus-fast"), key=lambda cpu: int(cpu["cpu-index"]))
     return [int(cpu["thread-id"]) for cpu in cpus]
+
+
+def on_reset(folder: Path, boots: bool) -> None:
+    """Has a reset boot the guest again, or end QEMU, as it does for a guest that panics."""
+    ask(folder, "set-action", reboot="reset" if boots else "shutdown")
 
 
 @contextmanager

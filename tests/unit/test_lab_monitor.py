@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is said to QEMU's monitor and made of its answers, by a stand-in that answers."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import monitor
+from lab.monitor import MonitorRefused, answer
+
+EVENT = '{"event": "STOP", "timestamp": {}}\n'
+NO = '{"error": {"class": "GenericError", "desc": "no"}}\n'
+DONE = '{"return": {}}\n'
+
+
+def test_answers() -> None:
+    assert answer(iter([EVENT, '{"return": [1]}\n']), "stop") == [1]
+    with pytest.raises(MonitorRefused, match="stop: no"):
+        answer(iter([NO]), "stop")
+    with pytest.raises(MonitorRefused, match="ended"):
+        answer(iter([EVENT]), "stop")
+
+
+@contextmanager
+def answering(folder: Path, *replies: str) -> Iterator[list[dict[str, Any]]]:
+    """A monitor of one caller, with one reply a command; yields the commands it was given."""
+    heard: list[dict[str, Any]] = []
+
+    def serve() -> None:
+        caller, _address = ears.accept()
+        with caller, caller.makefile("rw") as talk:
+            talk.write('{"QMP": {}}\n')
+            talk.flush()
+            for reply in replies:
+                heard.append(json.loads(talk.readline()))
+                talk.write(reply)
+                talk.flush()
+
+    with socket.socket(socket.AF_UNIX) as ears:
+        ears.bind(str(folder / monitor.SOCKET))
+        ears.listen()
+        server = threading.Thread(target=serve)
+        server.start()
+        yield heard
+        server.join()
+
+
+def test_a_command_has_its_arguments(tmp_path: Path) -> None:
+    with answering(tmp_path, DONE, EVENT + DONE) as heard:
+        monitor.on_reset(tmp_path, boots=True)
+    assert heard == [
+        {"execute": "qmp_capabilities", "arguments": {}},
+        {"execute": "set-action", "arguments": {"reboot": "reset"}},
+    ]
+
+
+def test_a_refusal_names_the_command(tmp_path: Path) -> None:
+    with answering(tmp_path, DONE, NO), pytest.raises(MonitorRefused, match="system_reset: no"):
+        monitor.ask(tmp_path, "system_reset")
+
+
+def test_virtual_cpus_in_their_order(tmp_path: Path) -> None:
+    rows = [{"cpu-index": 1, "thread-id": 41}, {"cpu-index": 0, "thread-id": 42}]
+    with answering(tmp_path, DONE, json.dumps({"return": rows}) + "\n"):
+        assert monitor.virtual_cpus(tmp_path) == [42, 41]
