@@ -46,13 +46,18 @@ class Completed:
 class Agent:
     """One channel to one guest; not for use by two threads.
 
-    ``patience`` is how many times ANSWER_S an answer may take.
+    ``patience`` is how many times ANSWER_S an answer may take. Raises AgentSilent while QEMU
+    does not listen at ``path``: it makes the socket first, and listens later.
     """
 
     def __init__(self, path: Path, patience: float = 1) -> None:
         self._answer_s = patience * ANSWER_S
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(str(path))
+        try:
+            self._socket.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError) as nobody:
+            self._socket.close()
+            raise AgentSilent(f"nobody listens at {path}") from nobody
         self._buffer = b""
 
     def close(self) -> None:

@@ -329,11 +329,12 @@ class Guest:
             self.run(["systemctl", "start", "mnt-share.mount"])
 
     def _connect(self) -> Agent | None:
-        if not (self.folder / AGENT).exists():
+        try:
+            # The detectors of a debug kernel say why it hangs, if it does, before it is given up.
+            agent = Agent(self.folder / AGENT, self._patience)
+        except AgentSilent:
             time.sleep(0.1)
             return None
-        # The detectors of a debug kernel say why it hangs, if it does, before it is given up.
-        agent = Agent(self.folder / AGENT, self._patience)
         try:
             agent.sync(timeout=2)
         except AgentSilent:

@@ -2,6 +2,7 @@
 """Which losses of a guest at boot are the emulation's, by a stand-in for QEMU that only dies."""
 
 import shlex
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -10,7 +11,7 @@ import pytest
 
 from lab import vm
 from lab.kernel import KernelImage
-from lab.machine import GuestSpec
+from lab.machine import AGENT, GuestSpec
 from lab.qga import Agent, AgentSilent, Completed
 from lab.vm import Guest, GuestLost
 
@@ -144,3 +145,31 @@ def test_once_the_agent_answered_it_is_a_loss() -> None:
     said = lost(dying)
     assert RACE in said and "QEMU ended with -6" in said
     assert dying.boots == 1
+
+
+class Connecting(Guest):
+    """Its QEMU makes the agent's socket and never listens at it, but lives."""
+
+    def __init__(self) -> None:
+        super().__init__(KernelImage(Path("bzImage"), "6.12", "6.12", "fast", True), GuestSpec())
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.asked = 0
+
+    def _command(self) -> list[str]:
+        return ["sleep", "60"]
+
+    def _connect(self) -> Agent | None:
+        self.asked += 1
+        if self.asked == 2:
+            self.socket.bind(str(self.folder / AGENT))
+        return super()._connect()
+
+
+def test_a_socket_that_is_not_listened_at_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(vm.BOOT_S, "tcg", 0.5)
+    connecting = Connecting()
+    with connecting.socket:
+        assert "no answer within" in lost(connecting)
+    assert connecting.asked > 3
