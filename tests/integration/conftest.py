@@ -70,7 +70,7 @@ MANAGERS = ("irqbalance", "systemd-networkd.socket", "systemd-networkd",
 UNBALANCED = "systemd.mask=irqbalance.service"
 
 # What guest/stress.py and all that imports it need beside them.
-STRESS = ("napi_contract.py", "links.py", "stress.py")
+STRESS = ("napi_contract.py", "links.py", "evidence.py", "stress.py")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the stress scripts in guest/ are run: under flood, with nothing else managing links."""
+"""How the stress scripts in guest/ are run: under flood, with nothing else managing links.
+
+RXLANE_SEED=N repeats the choices of a run that printed N; which of them meet is up to the guest.
+"""
 
 import json
+import os
 import random
 import shlex
 from pathlib import Path
@@ -31,7 +35,7 @@ def stress(
     for name in (*STRESS, *beside, script):
         vm.put(SCRIPTS / name, f"/root/{name}")
     vm.run(["systemctl", "stop", *MANAGERS])
-    seed = random.randrange(1, 1 << 30)
+    seed = int(os.environ.get("RXLANE_SEED") or random.randrange(1, 1 << 30))
     words = [vm.nic_of(kind), *(str(number) for number in (wanted, disturbances, seconds, seed))]
     # By files: a process that is stuck in the kernel for good would hold a pipe open.
     command = f"python3 /root/{script} {shlex.join(words)} > {OUTCOME} 2> {ERRORS}"
@@ -39,4 +43,6 @@ def stress(
         vm.run(["sh", "-c", f"{command} || {{ cat {ERRORS} >&2; exit 1; }}"], timeout=seconds + 600)
     outcome: Outcome = json.loads(vm.read(OUTCOME))
     print(json.dumps({"seed": seed, **outcome}, indent=1))
+    if outcome["stuck"] or outcome["faults"]:
+        vm.keep()
     return outcome

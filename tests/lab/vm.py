@@ -61,7 +61,11 @@ class Splat(Exception):
 
 
 class Guest:
-    """Context manager of a booted guest. On failure the console log is kept and named."""
+    """Context manager of a booted guest.
+
+    Where it fails, the guest is lost, or somebody asks for it with keep(), the console log stays
+    behind and is named: the end of a fixture that several tests share knows of none that failed.
+    """
 
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
         self.kernel, self.spec = kernel, spec
@@ -75,6 +79,7 @@ class Guest:
         self._qemu: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
         self._nic = ""
+        self._keep = False
         self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
 
     @property
@@ -99,7 +104,8 @@ class Guest:
             with step(f"booting {self.kernel.name}, {self.spec.cpus} CPUs, {self.accel}"):
                 self._boot()
         except BaseException:
-            self._stop(keep=True)
+            self.keep()
+            self._stop()
             raise
         return self
 
@@ -109,7 +115,8 @@ class Guest:
         _value: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        self._stop(keep=kind is not None)
+        self._keep |= kind is not None
+        self._stop()
 
     def run(self, argv: list[str], timeout: float = 120, check: bool = True) -> Completed:
         """Runs a command in the guest.
@@ -234,10 +241,15 @@ class Guest:
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
+    def keep(self) -> None:
+        """Has its folder, with the console log, stay behind at the end."""
+        self._keep = True
+
     def check_splats(self) -> None:
         """Raises Splat with the lines when console or kernel log hold a kernel's complaint."""
         found = splats(self.console_text()) or splats(self.run(["dmesg"]).stdout)
         if found:
+            self.keep()
             raise Splat("\n".join(found))
 
     def _live_agent(self) -> Agent:
@@ -250,6 +262,7 @@ class Guest:
         return self.log.read_text(errors="replace").strip() if self.log.exists() else ""
 
     def _lost(self, why: str) -> GuestLost:
+        self.keep()
         tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
         return GuestLost(f"{why}{self._last_words()}; console {self.console}:\n{tail}")
 
@@ -278,7 +291,7 @@ class Guest:
                 why = now or self._of_emulation()
                 if not why or attempt == BOOTS:
                     raise
-            failed = failed or now
+            failed, self._keep = failed or now, False
             say(f"{why}; booting once more")
             self._end()
             self._put_aside(attempt)
@@ -349,10 +362,10 @@ class Guest:
             self._qemu.kill()
             self._qemu.wait()
 
-    def _stop(self, keep: bool) -> None:
+    def _stop(self) -> None:
         self._end()
         self._network.delete()
-        if keep:
+        if self._keep:
             say(f"the guest's console and QEMU's words are kept in {self.folder}")
             for image in self.folder.glob("share*"):
                 shutil.rmtree(image) if image.is_dir() else image.unlink()

@@ -108,6 +108,18 @@ def test_an_assertion_of_the_race_at_boot_is_done_anew(capfd: pytest.CaptureFixt
     assert f"{RACE}; booting once more" in said
 
 
+def test_a_folder_stays_only_where_it_is_of_use() -> None:
+    # One that was started once more is as good as any.
+    with Dying(RACE) as used:
+        pass
+    with Dying(RACE) as asked_for:
+        asked_for.keep()
+    gone = Dying(OTHER)
+    lost(gone)
+    folders = [guest.folder.exists() for guest in (used, asked_for, gone)]
+    assert folders == [False, True, True]
+
+
 def test_only_once() -> None:
     dying = Dying(RACE, deaths=2)
     assert RACE in lost(dying)

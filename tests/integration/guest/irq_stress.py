@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Switch the interrupts of a device to threaded mode and back while all else happens; print JSON.
 
-Runs in the guest as root, beside stress.py, links.py and napi_contract.py, and imports nothing of
-rxlane: ``irq_stress.py INTERFACE SWITCHES DISTURBANCES SECONDS SEED``. One process an interrupt
-switches it. Others write its affinity, change policy and affinity of the threads, take the link
-down and up (which frees interrupts, with most drivers), unbind and bind the driver, and take a CPU
-offline and back. Everybody acts until all have acted often enough or SECONDS are over.
+Runs in the guest as root, beside stress.py and what that needs, and imports nothing of rxlane:
+``irq_stress.py INTERFACE SWITCHES DISTURBANCES SECONDS SEED``. One process an interrupt switches
+it. Others write its affinity, change policy and affinity of the threads, take the link down and up
+(which frees interrupts, with most drivers), unbind and bind the driver, and take a CPU offline and
+back. Everybody acts until all have acted often enough or SECONDS are over.
 
 A switch counts when the file reads what was written, and PACKETS arrived since the one before;
 those of interrupts that serve no receive queue never do. While a disturber has taken the traffic

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Switch NAPIs between all modes under flood while everything else happens; print JSON.
 
-Runs in the guest as root, beside napi_contract.py, links.py and stress.py, and imports nothing of
-rxlane: ``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches
-it; the disturbers take the link down and up, change the channels, unbind and bind the driver, move
-the interface to another network namespace and back, and take a CPU offline and back. Everybody acts
+Runs in the guest as root, beside stress.py and what that needs, and imports nothing of rxlane:
+``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches it; the
+disturbers take the link down and up, change the channels, unbind and bind the driver, move the
+interface to another network namespace and back, and take a CPU offline and back. Everybody acts
 until all have acted often enough or SECONDS are over.
 
 A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived in its

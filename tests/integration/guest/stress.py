@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the stress scripts have in common: many processes, a board of counts, a watch over them.
 
-Runs in the guest as root, beside napi_contract.py and links.py, and imports nothing of rxlane. One
-process a role: togglers switch something, disturbers take the interface away in some way and bring
-it back. Everybody acts until all have acted often enough or the time is over.
+Runs in the guest as root, beside evidence.py, napi_contract.py and links.py, and imports nothing of
+rxlane. One process a role: togglers switch something, disturbers take the interface away in some
+way and bring it back. Everybody acts until all have acted often enough or the time is over.
 """
 
 import json
@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
+import evidence  # type: ignore[import-not-found]
 import links  # type: ignore[import-not-found]
 from napi_contract import Netdev  # type: ignore[import-not-found]
 
@@ -244,31 +245,35 @@ def watch(board: Board, children: Mapping[str, BaseProcess]) -> list[str]:
 
 
 def state(child: BaseProcess) -> str:
-    """How it ended, or its state, where in the kernel it waits, and the command it waits for."""
+    """How it ended, or its state, the command it waits for, and where in the kernel both are."""
     if not child.is_alive():
         return f"ended with {child.exitcode}"
+    who = ["--pid", str(child.pid), "--ppid", str(child.pid)]
     shown = subprocess.run(
-        ["ps", "-o", "stat=,wchan:30=,args=", "--pid", str(child.pid), "--ppid", str(child.pid)],
-        capture_output=True,
-        text=True,
+        ["ps", "-o", "pid=,stat=,wchan:30=,args=", *who], capture_output=True, text=True
     )
-    return shown.stdout
+    rows = [row.split(maxsplit=1) for row in shown.stdout.splitlines()]
+    return "\n".join(line for pid, row in rows for line in (row, *evidence.stack(pid)))
 
 
 def contest(board: Board, works: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
-    """Runs each work in a process of its own: counts, seconds, and {role: its state} if stuck."""
+    """Runs each work in a process of its own: counts, seconds, and {role: its state} if stuck.
+
+    With a role that is stuck also what all other tasks are at, see evidence.py.
+    """
     started = time.monotonic()
     children = {}
     for role, work in works.items():
         children[role] = mp.get_context("fork").Process(target=work, daemon=True)
         children[role].start()
     stuck = watch(board, children)
-    return {
+    outcome = {
         "counts": board.told(),
         "seconds": round(time.monotonic() - started),
         "stuck": {role: state(children[role]) for role in stuck},
         "faults": [],
     }
+    return outcome | (evidence.evidence() if stuck else {})
 
 
 def conclude(outcome: dict[str, Any]) -> NoReturn:
