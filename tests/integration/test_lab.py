@@ -2,6 +2,9 @@
 """The lab itself: the guest is the machine it claims to be, and its failures are told apart."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,15 @@ import pytest
 from conftest import KERNELS, OURS, Host
 from lab import monitor
 from lab.machine import GuestSpec
+from lab.net import Network
 from lab.vm import CommandFailed, Guest, GuestLost, Splat
+
+# Starts the command that it is given, tells its process ID, and waits.
+STARTER = """
+import subprocess, sys
+with subprocess.Popen(sys.argv[1:]) as command:
+    print(command.pid, flush=True)
+"""
 
 
 @pytest.mark.kernels(OURS)
@@ -97,3 +108,28 @@ def test_a_boot_lost_to_the_emulation_is_done_anew(how: str) -> None:
         assert raced.boots == 2
         assert vm.read(f"/mnt/share/{Path(__file__).name}") == Path(__file__).read_bytes()
         vm.check_splats()
+
+
+def until(cmdline: Path, wanted: bytes) -> bool:
+    """Whether a process gets these words within 10 s; none once it has ended."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if (cmdline.read_bytes() if cmdline.exists() else b"") == wanted:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_killed_test_leaves_nothing_running() -> None:
+    network = Network("rxlane-killed")
+    network.create([])
+    try:
+        words = [sys.executable, "-c", STARTER, *network.inside(["sleep", "60"])]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
+            assert starter.stdout is not None
+            cmdline = Path("/proc", starter.stdout.readline().strip(), "cmdline")
+            assert until(cmdline, b"sleep\x0060\0")
+            starter.kill()
+        assert until(cmdline, b"")
+    finally:
+        network.delete()

@@ -44,8 +44,11 @@ class Network:
         subprocess.run(["ip", "netns", "delete", self.name], capture_output=True, check=False)
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """The words that run ``argv`` in the namespace."""
-        return ["ip", "netns", "exec", self.name, *argv]
+        """The words that run ``argv`` in the namespace, for as long as who starts them lives.
+
+        A test that is killed has no chance to end its guest, which would take the CPUs of others.
+        """
+        return ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.name, *argv]
 
     def _ip(self, *words: str) -> None:
         tool(["ip", "-netns", self.name, *words])
