@@ -22,7 +22,7 @@ from lab import debtools, qemu
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.machine import GuestSpec
 from lab.progress import StepFailed
-from lab.vm import Guest
+from lab.vm import ANEW, Guest
 
 TREE = Path(__file__).resolve().parents[2]
 DEBS = TREE / "build" / "debs"
@@ -130,6 +130,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if kernel_of(item) != name]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if kernel_of(item) == name]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tells of guests that were booted once more: what a test passed after that has not shown."""
+    if ANEW:
+        terminalreporter.section("guests booted once more")
+    for why in ANEW:
+        terminalreporter.line(why)
 
 
 def kernel_of(item: pytest.Item) -> str:

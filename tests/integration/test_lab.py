@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import KERNELS, OURS, Host
-from lab import monitor
+from lab import hung, monitor
 from lab.machine import GuestSpec
 from lab.net import Network
 from lab.vm import CommandFailed, Guest, GuestLost, Splat
@@ -60,16 +60,20 @@ def test_failed_command_is_not_a_lost_guest(guest: Host) -> None:
 
 
 def test_lost_guest_and_splat_are_told_apart() -> None:
-    """A guest of its own: it is made to report a splat, then to panic."""
-    with pytest.raises(GuestLost), Guest(KERNELS[OURS](), GuestSpec(cpus=1)) as vm:
+    """A guest of its own: it is made to report a splat, then, as a silent one is, to panic."""
+    with pytest.raises(GuestLost), Guest(KERNELS[OURS](), GuestSpec(cpus=2)) as vm:
         vm.run(["dd", "of=/dev/kmsg", "if=/etc/hostname", "status=none"])
         vm.check_splats()
         vm.put(b"BUG: unable to handle: written by the test\n", "/root/splat")
         vm.run(["dd", "of=/dev/kmsg", "if=/root/splat", "status=none"])
         with pytest.raises(Splat):
             vm.check_splats()
-        vm.put(b"c", "/root/crash")
-        vm.run(["dd", "of=/proc/sysrq-trigger", "if=/root/crash"], timeout=60)
+        hung.ask(vm.folder)
+        vm.run(["sleep", "60"])
+    told = hung.doing(vm.console_text())
+    assert [line.partition(",")[0] for line in told[:2]] == ["CPU 0", "CPU 1"]
+    assert told[2].startswith("systemd(S): ")
+    assert "qemu-ga(" in told[-1]
 
 
 class Raced(Guest):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import counted
+from lab import counted, hung
 from lab.kernel import KernelImage
 from lab.monitor import SOCKET
 from lab.net import Tap
@@ -116,6 +116,7 @@ class Machine:
             "root=/dev/vda rw console=ttyS0 earlyprintk=ttyS0 panic=-1 loglevel=6",
             "systemd.show_status=0 systemd.journald.forward_to_console=0",
             "random.trust_cpu=on",
+            hung.NMI_WORDS,
         ]
         if self.accel == "tcg":
             # An emulated CPU stands still while this machine's cores are taken: that is no fault

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from lab import accel, counted, monitor, qemu
+from lab import accel, counted, hung, monitor, qemu
 from lab.cache import digest
 from lab.kernel import KernelImage
 from lab.machine import AGENT, CONSOLE, GuestSpec, Machine
-from lab.monitor import SOCKET
+from lab.monitor import SOCKET, MonitorRefused
 from lab.net import Network
 from lab.paths import BUILD
 from lab.progress import say, step
@@ -31,9 +31,15 @@ from lab.splat import emulation_race, splats
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
 BOOT_S = {"kvm": 90.0, "tcg": 900.0}
+# The same of a fast kernel of our own, which has neither: ten times what it takes.
+FAST_BOOT_S = 400.0
 # Boots tried of a guest whose emulated CPUs race, which they do now and then.
 BOOTS = 4
+# Why guests were booted once more, one line each, for who reports of a run.
+ANEW: list[str] = []
 CONSOLE_TAIL = 30
+# Seconds that a guest may take to write what each CPU and task of it does.
+TELLING_S = 120.0
 # Seconds that QEMU may take to be gone once it has begun to die.
 DYING_S = 1.0
 # What takes other kernels seconds takes an emulated debug kernel minutes.
@@ -263,8 +269,22 @@ class Guest:
 
     def _lost(self, why: str) -> GuestLost:
         self.keep()
+        words = self._last_words()
         tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
-        return GuestLost(f"{why}{self._last_words()}; console {self.console}:\n{tail}")
+        return GuestLost(f"{why}{words}; console {self.console}:\n{tail}\n{self._doing()}")
+
+    def _doing(self) -> str:
+        """What the guest does while its machine runs, a line each; it has ended afterwards."""
+        if self._qemu is None or self._qemu.poll() is not None:
+            return ""
+        try:
+            hung.ask(self.folder)
+            self._qemu.wait(TELLING_S)
+        except (OSError, MonitorRefused) as mute:
+            return f"it could not be asked what it does: {mute}"
+        except subprocess.TimeoutExpired:
+            return f"it did not tell within {TELLING_S:.0f} s what it does"
+        return "it was doing:\n" + "\n".join(hung.doing(self.console_text()))
 
     def _last_words(self) -> str:
         """How QEMU ended, if it did, and the last of what it said."""
@@ -287,12 +307,13 @@ class Guest:
                 return self._wait_for_boot()
             except GuestLost:
                 # Once: one that does so again may have another reason.
-                now = "" if failed else self._failure_of_qemu()
+                now = "" if failed else self._failure_of_qemu() or self._stood_still()
                 why = now or self._of_emulation()
                 if not why or attempt == BOOTS:
                     raise
             failed, self._keep = failed or now, False
             say(f"{why}; booting once more")
+            ANEW.append(f"{self.kernel.name}, {self.spec.cpus} CPUs: {why}")
             self._end()
             self._put_aside(attempt)
 
@@ -308,6 +329,17 @@ class Guest:
         if self.accel != "tcg" or self._agent is not None or self._qemu is None:
             return ""
         return qemu.ended_itself(self.qemu_text(), self._qemu.poll())
+
+    def _stood_still(self) -> str:
+        """Where a kernel stood that never came as far as init; empty otherwise.
+
+        CPUs that wait for each other with interrupts off may do so for ever where the emulation
+        lets one of them stand still, unpatched kernels of both bases included.
+        """
+        if self.accel != "tcg" or self._agent is not None:
+            return ""
+        where = hung.before_init(self.console_text())
+        return f"the kernel stood still before init ({where})" if where else ""
 
     def _of_emulation(self) -> str | None:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""
@@ -329,17 +361,23 @@ class Guest:
             )  # fmt: skip
 
     def _wait_for_boot(self) -> None:
-        end = time.monotonic() + BOOT_S[self.accel]
+        patience = self._boot_s()
+        end = time.monotonic() + patience
         while self._agent is None:
             if self._qemu is None or self._qemu.poll() is not None:
                 raise self._lost("QEMU ended at boot")
             if time.monotonic() > end:
-                raise self._lost(f"no answer within {BOOT_S[self.accel]:.0f} s of boot")
+                raise self._lost(f"no answer within {patience:.0f} s of boot")
             self._agent = self._connect()
         self.run(["systemctl", "is-system-running", "--wait"], BOOT_S[self.accel], check=False)
         if self.spec.share:
             # Mounted at boot, unless the guest was too slow for systemd's patience with the disk.
             self.run(["systemctl", "start", "mnt-share.mount"])
+
+    def _boot_s(self) -> float:
+        """Seconds that a boot may take."""
+        own = self.kernel.initrd is None and "debug" not in self.kernel.flavour
+        return min(BOOT_S[self.accel], FAST_BOOT_S) if own else BOOT_S[self.accel]
 
     def _connect(self) -> Agent | None:
         try:

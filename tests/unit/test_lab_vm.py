@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from lab import vm
+from lab import hung, vm
 from lab.kernel import KernelImage
 from lab.machine import AGENT, GuestSpec
 from lab.qga import Agent, AgentSilent, Completed
@@ -157,6 +157,56 @@ def test_once_the_agent_answered_it_is_a_loss() -> None:
     said = lost(dying)
     assert RACE in said and "QEMU ended with -6" in said
     assert dying.boots == 1
+
+
+class Still(Dying):
+    """It lives and says nothing in the first ``deaths`` boots, but its kernel takes an NMI.
+
+    The first process is then called ``init``.
+    """
+
+    def __init__(self, init: str, deaths: int = 1) -> None:
+        super().__init__("", deaths)
+        self._init = init
+
+    def _command(self) -> list[str]:
+        count = f"echo x >> {self._boots}; test $(wc -l < {self._boots}) -gt {self._deaths}"
+        return ["sh", "-c", f"{count} && touch {self.folder / 'up'}; sleep 60"]
+
+    def take_nmi(self, _folder: Path) -> None:
+        row = f"task:{self._init} state:D stack:0 pid:1 tgid:1 ppid:0 flags:0x4000"
+        at = "CPU: 0 UID: 0 PID: 1 Comm: swapper/0 Not tainted 6.12\nRIP: 0010:stand_still+0x1/0x2"
+        self.console.write_text(f"Kernel panic - not syncing: NMI: Not continuing\n{at}\n{row}\n")
+        assert self._qemu is not None
+        self._qemu.terminate()
+
+
+def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
+    monkeypatch.setattr(hung, "ask", guest.take_nmi)
+    monkeypatch.setattr(vm, "FAST_BOOT_S", 0.5)
+    return guest
+
+
+def test_a_kernel_that_stood_still_before_init_is_booted_once_more_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vm, "ANEW", [])
+    with still(Still("swapper/0"), monkeypatch) as booted:
+        assert cast(Still, booted).boots == 2
+    why = "the kernel stood still before init (CPU 0, swapper/0: stand_still+0x1/0x2)"
+    assert vm.ANEW == [f"6.12 (fast, patched), 1 CPUs: {why}"]
+    twice = still(Still("swapper/0", deaths=2), monkeypatch)
+    assert "no answer" in lost(twice)
+    assert twice.boots == 2
+
+
+def test_a_guest_that_stood_still_after_init_is_lost_with_what_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after = still(Still("systemd"), monkeypatch)
+    said = lost(after)
+    assert "it was doing:\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
+    assert after.boots == 1
 
 
 class Connecting(Guest):
