@@ -212,7 +212,8 @@ def read_lane(lane: Lane, item: str) -> Value | None:
     if napi is None:
         return None
     if item == THREADED:
-        return lane.mode
+        # Without a mode of its own a NAPI has its device's, which is a setting of the device.
+        return None if napi.threaded is None else lane.mode
     return {
         DEFER: napi.defer_hard_irqs,
         FLUSH: napi.gro_flush_timeout,

@@ -286,6 +286,8 @@ class SimHost:
     def write_napi(self, napi_id: int, values: Mapping[str, int | str]) -> None:
         if not self.capabilities.napi_set:
             raise RxlaneError(Kind.UNSUPPORTED, "kernel does not support NAPI_SET")
+        if "threaded" in values and 8 not in self.capabilities.settable:
+            raise RxlaneError(Kind.KERNEL, f"NAPI {napi_id}: Invalid argument")
 
         def change() -> None:
             one = self._owner(napi_id)
@@ -299,6 +301,8 @@ class SimHost:
     def write_napis(
         self, jobs: Sequence[tuple[int, Mapping[str, int | str]]]
     ) -> dict[int, RxlaneError]:
+        if not self.capabilities.napi_set:  # the op is missing, whatever is asked
+            raise RxlaneError(Kind.UNSUPPORTED, "kernel does not support NAPI_SET")
         failed = {}
         for at, (napi_id, values) in enumerate(jobs):
             try:
@@ -469,7 +473,8 @@ class SimHost:
     def _reset(self, one: Link) -> Link:
         """Set queues up anew, as the rudest drivers do: other NAPI ids, nothing is kept.
 
-        Threads are new ones, interrupts go everywhere, the driver's own XPS comes.
+        Threads are new ones, interrupts go everywhere, the driver's own XPS comes. The mode of a
+        whole device is not the driver's: netif_napi_add() makes its threads again.
         """
         held = {t.item: t.value for t in one.tunables}
         pairs = held.get("channels-combined", 0)
@@ -489,7 +494,9 @@ class SimHost:
             queues.append(Queue("rx", i, base + i, "netdev", irq, "irq-name", (), 0))
             like = one.napis[0]
             timers = (0, 0, 0) if self.capabilities.napi_set else (None, None, None)
-            napis.append(Napi(base + i, None, None, None if like.threaded is None else 0, *timers))
+            napi = Napi(base + i, None, None, None if like.threaded is None else 0, *timers)
+            wide = like.threaded is None and one.threaded
+            napis.append(self._with_mode(one, napi, 1) if wide else napi)
         for i in range(counts["tx"]):
             many = counts["tx"] > 1
             cpus = (self.topology.online[i % len(self.topology.online)],)
@@ -615,6 +622,21 @@ def settings(host: SimHost) -> dict[str, object]:
                 _anonymous(thread),
             )
     return found
+
+
+def restored(host: SimHost, before: dict[str, object]) -> bool:
+    """settings() as before; a thread that a kernel kept although its mode is off is as born."""
+    after = settings(host)
+    return after.keys() == before.keys() and all(
+        after[key] == value or (not host.ends_threads and _as_born(host, value, after[key]))
+        for key, value in before.items()
+    )
+
+
+def _as_born(host: SimHost, before: object, after: object) -> bool:
+    if not isinstance(before, tuple) or before[-1:] != (None,):
+        return False
+    return after == (*before[:-1], _newborn(host.topology))
 
 
 def _separation(host: SimHost, one: Link) -> dict[str, object]:

@@ -159,21 +159,7 @@ def test_apply_after_a_kill_carries_the_true_originals(ends: bool) -> None:
         assert modes == [0, 0, 2, 2]
         assert {n.defer_hard_irqs for n in host.links["eth0"].napis} == {0}
         rollback(host, store)
-        assert _restored(host, before)
-
-
-def _restored(host: SimHost, before: dict[str, object]) -> bool:
-    """Compare settings; a thread that a kernel kept although its mode is off must be as born."""
-    born = ("other:0", host.topology.online)
-    after = simhost.settings(host)
-    for key, value in before.items():
-        now = after[key]
-        assert isinstance(value, tuple) and isinstance(now, tuple)
-        if value[:4] != now[:4]:
-            return False
-        if value[4:] != now[4:] and (value[4:] != (None,) or (now[4].sched, now[4].cpus) != born):
-            return False
-    return True
+        assert simhost.restored(host, before)
 
 
 def test_failed_second_apply_returns_to_the_first(store: Store) -> None:
@@ -318,5 +304,5 @@ def test_any_row_of_policies_comes_back(
         assert verify(done.plan, host.observe()) == ()
         assert apply(host, store, policy(**options)).written == 0
     rollback(host, store)
-    assert _restored(host, before)
+    assert simhost.restored(host, before)
     assert _no_journal(store)

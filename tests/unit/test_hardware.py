@@ -13,8 +13,8 @@ from rxlane import codec, policy
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Snapshot, Tunable
-from rxlane.plan import Plan
+from rxlane.model import Capabilities, Link, Snapshot, Tunable
+from rxlane.plan import WHOLE, Plan
 from rxlane.revert import revert
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
@@ -28,8 +28,9 @@ def asked(*devices: str, **options: object) -> Policy:
     return policy.parse_mixed("x", devices, {n: str(v) for n, v in options.items()})
 
 
-def host(*links: Link, **more: object) -> Snapshot:
-    start = simhost.whole(simhost.snapshot(*(links or (tuned(simhost.link()),))))
+def host(*links: Link, kernel: Capabilities = simhost.BUSY_POLL, **more: object) -> Snapshot:
+    own = links or (tuned(simhost.link(kernel=kernel)),)
+    start = simhost.whole(simhost.snapshot(*own, capabilities=kernel))
     return replace(start, **more)  # type: ignore[arg-type]
 
 
@@ -214,6 +215,31 @@ def test_whatever_happens_at_any_write_comes_back(way: str, channels: str) -> No
     all_comes_back(way, host(), asked(**(FULL | {"channels": channels})))
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kernel", [simhost.STOCK, simhost.TIMERS_ONLY])
+def test_whatever_happens_where_modes_are_whole_devices(way: str, kernel: Capabilities) -> None:
+    wanted = FULL | {"threaded": "on", "netdev_max_backlog": "4096", "timer_migration": "0"}
+    all_comes_back(way, host(kernel=kernel), asked(**wanted))
+
+
+@pytest.mark.parametrize("kernel", [simhost.STOCK, simhost.TIMERS_ONLY])
+def test_rings_where_modes_are_whole_devices(kernel: Capabilities) -> None:
+    """No queue has a mode that could be kept for it; applied again, threads stay on their CPUs."""
+    sim, store = SimHost(host(kernel=kernel)), MemoryStore()
+    before = simhost.settings(sim)
+    wanted = asked(ring_rx=512, threaded="on", thread_cpus="2-5", netdev_max_backlog=4096)
+    apply(sim, store, wanted)
+    journal, count = store.load(), sim.writes
+    assert journal is not None
+    assert [e.queue for e in journal.entries if e.item == "threaded"] == [WHOLE]
+    assert apply(sim, store, wanted).written == 0 and sim.writes == count
+    apply(sim, store, asked(rx_usecs=5))
+    assert simhost.settings(sim) == before | {"eth0/rx-usecs": 5}
+    apply(sim, store, wanted)
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
+
+
 def test_a_policy_without_channels_brings_them_back() -> None:
     sim, store = SimHost(host()), MemoryStore()
     before = simhost.settings(sim)
@@ -290,26 +316,44 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+# Kernels, and whether their threads end with the mode: stock Debian 6.12 is the first.
+KERNELS = st.sampled_from(
+    [(simhost.STOCK, False), (simhost.TIMERS_ONLY, True), (simhost.BUSY_POLL, True)]
+)
+DEVICES = st.tuples(st.integers(1, 8), st.booleans(), st.booleans())
+
+
+@settings(max_examples=120, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=1, max_size=2),
+    KERNELS,
+    st.lists(DEVICES, min_size=1, max_size=2),
     st.lists(OPTIONS, min_size=1, max_size=3),
 )
 def test_any_channels_on_any_host_come_back(
-    devices: list[tuple[int, bool]], rows: list[dict[str, str]]
+    kernel: tuple[Capabilities, bool],
+    devices: list[tuple[int, bool, bool]],
+    rows: list[dict[str, str]],
 ) -> None:
+    """Devices with pairs of queues or without, whose own file says threaded or not."""
+    able, ends = kernel
     links = [
-        tuned(simhost.link(f"eth{n}", queues, ifindex=n + 2, base=8193 + 1000 * n), pairs=pairs)
-        for n, (queues, pairs) in enumerate(devices)
+        tuned(
+            simhost.link(f"eth{n}", queues, ifindex=n + 2, base=8193 + 1000 * n, kernel=able),
+            pairs=pairs,
+        )
+        for n, (queues, pairs, _) in enumerate(devices)
     ]
-    sim, store = SimHost(host(*links)), MemoryStore()
+    sim, store = SimHost(host(*links, kernel=able), ends_threads=ends), MemoryStore()
+    for n, (_, _, threaded) in enumerate(devices):
+        if threaded and able.max_threaded == 0:
+            sim.write_device(sim.links[f"eth{n}"], {"threaded": "on"})
     before = simhost.settings(sim)
     for options in rows:
         done = apply(sim, store, asked(**options))
         assert verify(done.plan, sim.observe()) == ()
         assert apply(sim, store, asked(**options)).written == 0
     assert rollback(sim, store).pending == ()
-    assert simhost.settings(sim) == before and store.text is None
+    assert simhost.restored(sim, before) and store.text is None
 
 
 # -- recordings ---------------------------------------------------------------------------------
