@@ -6,7 +6,7 @@ An interrupt that the kernel keeps to itself fails nothing: it is reported.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -118,12 +118,21 @@ def write(
             if outcome.failed and not go_on:
                 raise
     if jobs:
-        failed = kernel.write_napis([job for _, job in jobs])
-        for at, (group, _) in enumerate(jobs):
-            outcome.note(group, failed.get(at))
+        _write_napis(kernel, jobs, outcome)
     if outcome.failed and not go_on:
         raise outcome.failed[0]
     return outcome
+
+
+def _write_napis(kernel: Kernel, jobs: Sequence[tuple[Group, Job]], outcome: Outcome) -> None:
+    try:
+        failed = kernel.write_napis([job for _, job in jobs])
+    except (RxlaneError, OSError) as error:
+        # Of no NAPI alone. Which of them were set all the same is seen by who looks again.
+        outcome.failed.append(error)
+        return
+    for at, (group, _) in enumerate(jobs):
+        outcome.note(group, failed.get(at))
 
 
 def _napi(view: View, group: Group) -> int | None:

@@ -11,7 +11,7 @@ import pytest
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
-from rxlane.policy import parse_section
+from rxlane.policy import parse_mixed, parse_section
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
@@ -110,6 +110,35 @@ def test_a_mode_that_did_not_come_back_keeps_its_threads_originals(store: Memory
     assert rollback(host, store).pending
     assert rollback(host, store).pending == ()
     assert simhost.settings(host) == before
+
+
+@pytest.mark.parametrize(
+    "lost", [OSError("No buffer space available"), RxlaneError(Kind.KERNEL, "no answer")]
+)
+def test_napis_that_cannot_be_reached_hold_up_nothing_else(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, lost: Exception
+) -> None:
+    """What is of no NAPI is back after the first rollback, the rest waits with its reason."""
+    host = SimHost(simhost.whole(simhost.snapshot()))
+    before = simhost.settings(host)
+    more = {"irq_cpus": "2", "rps": "1-2", "netdev_max_backlog": "4096", "timer_migration": "0"}
+    apply(host, store, parse_mixed("x", ("eth0",), OPTIONS | more))
+
+    def lose(_: object) -> dict[int, RxlaneError]:
+        raise lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "write_napis", lose)
+        waiting = rollback(host, store)
+    assert waiting.notes == (str(lost),)
+    assert {line.split(":")[0].split("/")[2] for line in waiting.pending} == {
+        "threaded",
+        "defer-hard-irqs",
+    }
+    assert host.sysctls == simhost.SYSCTLS
+    assert {irq.cpus for irq in host.irqs.values()} == {host.topology.online}
+    assert rollback(host, store).pending == ()
+    assert simhost.settings(host) == before and store.text is None
 
 
 def test_a_cpu_that_went_offline_since(store: MemoryStore) -> None:
