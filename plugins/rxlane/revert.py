@@ -152,8 +152,9 @@ def carry(
     known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
     wanted = _goals((*plan.changes, *plan.holds))
     mine = {t: e for t, e in known.items() if speaks_for(scope, t, known.values())}
-    modes = {t: e.before for t, e in mine.items() if t.item in THREADS_OF and t not in wanted}
-    back_to = {t: value for t, value in modes.items() if value is not None}
+    dropped = {t: e for t, e in mine.items() if t not in wanted}
+    still = _altered(known.values(), dropped, view)
+    back_to = _modes(dropped, still)
     # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor
     # is RPS beside rx threads that come back: the next look at the host will say so.
     unwanted = {
@@ -161,10 +162,7 @@ def carry(
         for t, e in mine.items()
         if t not in wanted or ends(t, back_to) or excluded(t, wanted[t], back_to)
     }
-    still = _altered(known.values(), unwanted, view)
-    back = _back(
-        {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}, plan, view
-    )
+    back = _back(_returning(unwanted, still), plan, view)
     ending = _goals(back)
     changes = [
         c
@@ -196,6 +194,17 @@ def carry(
     away = dormant(old.entries if old else (), now.links)
     kept = (*entries.values(), *away)
     return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
+
+
+def _returning(unwanted: Mapping[Target, Entry], still: Container[str]) -> dict[Target, Entry]:
+    """Return what comes back; what a reset may have taken does not while its device is altered."""
+    return {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}
+
+
+def _modes(dropped: Mapping[Target, Entry], still: Container[str]) -> dict[Target, Value]:
+    """Return the modes, and counts of rx threads, that come back."""
+    modes = ((t, e.before) for t, e in _returning(dropped, still).items() if t.item in THREADS_OF)
+    return {target: value for target, value in modes if value is not None}
 
 
 def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Change]:

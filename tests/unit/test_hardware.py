@@ -240,6 +240,20 @@ def test_rings_where_modes_are_whole_devices(kernel: Capabilities) -> None:
     assert simhost.settings(sim) == before and store.text is None
 
 
+def test_modes_that_others_set_beside_rings_end_no_threads() -> None:
+    """The modes of before the reset are kept, and do not come back while the rings are ours."""
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    wanted = asked(ring_rx=512, thread_cpus="2-5", thread_nice=-5)
+    apply(sim, store, wanted)
+    sim.write_napis([(n.napi_id, {"threaded": "on"}) for n in sim.links["eth0"].napis])
+    done = apply(sim, store, wanted)
+    assert done.written == 8 and apply(sim, store, wanted).written == 0
+    assert verify(done.plan, sim.observe()) == ()
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
+
+
 def test_a_policy_without_channels_brings_them_back() -> None:
     sim, store = SimHost(host()), MemoryStore()
     before = simhost.settings(sim)
