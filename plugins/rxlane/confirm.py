@@ -194,7 +194,8 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
 def register(store: Store, token: str, guard: Guard | None, failure: str = "") -> Pending | None:
     """Note in the record that a guard waits, or why none can; None when nothing waits.
 
-    A failure is not noted where a guard was ready before: this one took its place.
+    A failure is not noted where a guard was ready before: this one took its place. There the record
+    stays as it is, too, where it cannot be written: a full disk keeps no guard from waiting.
     """
     with store.lock():
         found = store.pending.load()
@@ -203,7 +204,12 @@ def register(store: Store, token: str, guard: Guard | None, failure: str = "") -
         if failure and found.guard is not None:
             return found
         noted = replace(found, guard=guard, failure=failure)
-        store.pending.save(noted)
+        try:
+            store.pending.save(noted)
+        except RxlaneError:
+            if found.guard is None:
+                raise
+            return found
         return noted
 
 

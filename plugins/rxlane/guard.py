@@ -141,6 +141,10 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
     return not back.pending
 
 
+def _log(text: str) -> None:
+    syslog.syslog(syslog.LOG_WARNING, text)
+
+
 def _guard(state: str, token: str) -> int:
     store = Store(state)
     # Blocked, so that none is lost between two waits.
@@ -154,10 +158,12 @@ def _guard(state: str, token: str) -> int:
         # Whoever waits for it is told, and to be started again would not help. But after another
         # guard of this apply nobody waits: systemd tries once more.
         return 0 if noted is None or noted.guard is None else 1
-    started = start_of(Sysfs(), os.getpid()) or 0
-    pending = register(store, token, Guard(os.getpid(), started))
+    own = Guard(os.getpid(), start_of(Sysfs(), os.getpid()) or 0)
+    pending = register(store, token, own)
     if pending is not None:
-        wait(kernel, store, pending, _sleep, lambda text: syslog.syslog(syslog.LOG_WARNING, text))
+        if pending.guard != own:
+            _log(f"{store.pending.path} cannot be written: a confirmation ends no wait before time")
+        wait(kernel, store, pending, _sleep, _log)
     return 0
 
 
@@ -167,7 +173,11 @@ def main() -> int:
     parser.add_argument("token")
     args = parser.parse_args()
     syslog.openlog("rxlane", syslog.LOG_PID, syslog.LOG_DAEMON)
-    return _guard(args.state, args.token)
+    try:
+        return _guard(args.state, args.token)
+    except RxlaneError as error:
+        _log(f"cannot wait for a confirmation: {error}")
+        return 1
 
 
 if __name__ == "__main__":

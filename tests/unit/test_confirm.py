@@ -16,7 +16,7 @@ import pytest
 from rxlane import confirm, guard
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Guard, Pending, Store
+from rxlane.journal import Guard, Pending, Sealed, Store
 from rxlane.plan import HOST_INDEX
 from rxlane.policy import parse_mixed, parse_section
 from rxlane.rollback import rollback
@@ -358,6 +358,51 @@ def test_a_guard_that_cannot_look(
         with pytest.raises(RxlaneError, match="interrupted"):
             confirm.arm(host, store, OLD, 60, None, start)
     assert told == [1 if again else 0]
+
+
+def full(*_: object) -> None:
+    raise RxlaneError(Kind.JOURNAL, "confirm.json cannot be written: No space left on device")
+
+
+@pytest.fixture
+def guarded(host: SimHost, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What guard._guard() logs; it sees the host and leaves this process as it is."""
+    said = list[str]()
+    monkeypatch.setattr(guard, "Linux", lambda: host)
+    monkeypatch.setattr(guard, "_prepare", lambda: None)
+    monkeypatch.setattr(guard, "_log", said.append)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    return said
+
+
+def test_a_guard_that_is_started_again_needs_no_room(
+    host: SimHost, store: Store, guarded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, pending = simhost.settings(host), arm(host, store)
+    apply(host, store, policy(**FULL))
+    monkeypatch.setattr(confirm, "boottime", lambda: pending.deadline)
+    monkeypatch.setattr(guard, "boottime", lambda: pending.deadline)
+    monkeypatch.setattr(Sealed, "save", full)
+    assert guard._guard(str(store.directory), pending.token) == 0
+    assert simhost.settings(host) == before and store.pending.load() is None
+    assert "cannot be written" in guarded[0] and "settings put back" in guarded[1]
+
+
+def test_a_first_guard_without_room_is_none(
+    host: SimHost, store: Store, guarded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for it changes nothing; the log has one line, no traceback."""
+    codes = list[int]()
+
+    def start(store: Store, token: str) -> None:
+        monkeypatch.setattr(Sealed, "save", full)
+        monkeypatch.setattr(sys, "argv", ["guard", "--state", str(store.directory), token])
+        codes.append(guard.main())
+
+    monkeypatch.setattr(confirm, "READY_WAIT", 0.05)
+    with pytest.raises(RxlaneError, match="nothing was changed"):
+        confirm.arm(host, store, OLD, 60, None, start)
+    assert codes == [1] and len(guarded) == 1 and "No space left" in guarded[0]
 
 
 def test_woken_is_the_guard_and_nobody_else() -> None:
