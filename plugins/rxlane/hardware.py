@@ -204,7 +204,8 @@ def _check_session(
 ) -> None:
     """Refuse what makes queues anew on the device over which somebody is logged in."""
     allowed = policy.confirmed or section.allow_session_reset
-    if allowed or not _cuts(draft.view, link.name, item):
+    known = link.name in draft.view.snapshot.sessions
+    if allowed or not known or not _cuts(draft.view, link.name, item):
         return
     raise RxlaneError(
         Kind.REFUSED,
@@ -218,24 +219,36 @@ def _check_session(
 
 
 def _cuts(view: View, device: str, item: str) -> bool:
-    """True when writing the setting may cut off somebody who is logged in over the device."""
-    if device not in view.snapshot.sessions:
+    """True when writing the setting may cut off whoever is logged in over the device."""
+    link = view.links.get(device)
+    if link is None:
         return False
-    return item in CHANNEL_ITEMS or disruption(item, view.links[device].driver) == LINK_RESET
+    return item in CHANNEL_ITEMS or disruption(item, link.driver) == LINK_RESET
+
+
+def _who(snapshot: Snapshot, device: str) -> str | None:
+    """Say who may be cut off by what is done to a device, None for nobody."""
+    if device in snapshot.sessions:
+        return "somebody is logged in over this device"
+    if snapshot.hidden_logins:
+        return "somebody is logged in, over which device cannot be told from here"
+    return None
 
 
 def check_returns(view: View, policy: Policy, changes: Iterable[Change]) -> None:
     """Refuse originals that come back because nobody asks for a setting any more, as plan() does
-    what is asked for.
+    what is asked for, and where logins are hidden as well: who keeps a layout may have fewer
+    privileges than who asked for the setting.
     """
     free = {n for s in policy.sections if s.allow_session_reset for n in s.devices or view.links}
     for change in changes:
         device, _, item = change.target
-        if policy.confirmed or device in free or not _cuts(view, device, item):
+        who = _who(view.snapshot, device)
+        if policy.confirmed or device in free or who is None or not _cuts(view, device, item):
             continue
         raise RxlaneError(
             Kind.REFUSED,
-            f"somebody is logged in over this device, and {item}, which nobody asks for any more,"
+            f"{who}, and {item}, which nobody asks for any more,"
             f" would go back to {change.after}, which could cut that off",
             device=device,
             remedy="use `rxlane apply --confirm`, or keep the option",

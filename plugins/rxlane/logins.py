@@ -32,13 +32,34 @@ def ancestors(sysfs: Sysfs, pid: int) -> list[int]:
     return found
 
 
-def of_sessions(sysfs: Sysfs) -> Iterable[int]:
-    """Yield the processes of systemd's login sessions."""
+def sessions(sysfs: Sysfs) -> Iterable[str]:
+    """Yield the folders of systemd's login sessions."""
     for user in sysfs.folders(SLICES):
-        for session in sysfs.folders(f"{SLICES}/{user}"):
-            if session.startswith("session-"):
-                text = sysfs.read(f"{SLICES}/{user}/{session}/cgroup.procs") or ""
-                yield from (int(pid) for pid in text.split())
+        for name in sysfs.folders(f"{SLICES}/{user}"):
+            if name.startswith("session-"):
+                yield f"{SLICES}/{user}/{name}"
+
+
+def processes(sysfs: Sysfs, session: str) -> set[int]:
+    """Return the processes of a session; one outside of the PID namespace is 0."""
+    return {int(pid) for pid in (sysfs.read(f"{session}/cgroup.procs") or "").split()}
+
+
+def hidden(sysfs: Sysfs) -> bool:
+    """True where a login may be over any device, for its processes are not to be read.
+
+    Those of others take CAP_SYS_PTRACE, and hidepid= or a PID namespace may hide them at all.
+    """
+    return any(_hides(sysfs, session) for session in sessions(sysfs))
+
+
+def _hides(sysfs: Sysfs, session: str) -> bool:
+    own = {pid: sysfs.read(f"proc/{pid}/environ") for pid in processes(sysfs, session)}
+    if any(_SSH.search(text) for text in own.values() if text):
+        return False
+    unread = {pid for pid, text in own.items() if text is None}
+    # What has ended meanwhile hides nothing.
+    return bool(unread and unread.intersection(processes(sysfs, session)))
 
 
 def connections(sysfs: Sysfs, pid: int) -> set[tuple[str, str]]:
@@ -47,7 +68,8 @@ def connections(sysfs: Sysfs, pid: int) -> set[tuple[str, str]]:
     The second is empty where it is not told.
     """
     found = set()
-    for one in dict.fromkeys((*ancestors(sysfs, pid), *of_sessions(sysfs))):
+    logged_in = (one for session in sessions(sysfs) for one in processes(sysfs, session))
+    for one in dict.fromkeys((*ancestors(sysfs, pid), *logged_in)):
         match = _SSH.search(sysfs.read(f"proc/{one}/environ") or "")
         if match is not None:
             found.add((match[1], match[2] or ""))

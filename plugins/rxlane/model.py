@@ -307,6 +307,7 @@ class Snapshot:
 
     writers: programs that were running and write the same settings, such as irqbalance.
     sessions: devices over which somebody is logged in. workqueue_cpus: of unbound kernel workers.
+    hidden_logins: somebody is logged in, and over which device cannot be told.
     unreserved: CPUs where nothing keeps time for tasks beside real-time ones. stalld: it runs.
     vcpus: CPUs to which threads that run a vCPU are bound. virtual: the host is a virtual machine.
     """
@@ -327,6 +328,7 @@ class Snapshot:
     stalld: bool = field(default=False, metadata=LATER)
     vcpus: tuple[int, ...] = field(default=(), metadata=LATER)
     virtual: bool = field(default=False, metadata=LATER)
+    hidden_logins: bool = field(default=False, metadata=LATER)
 
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)

@@ -135,6 +135,7 @@ def _for_planning(sysfs: Sysfs, found: Snapshot, everything: Iterable[LinkRow]) 
         found,
         writers=(*found.writers, *((UDEV,) if moves else ())),
         sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
+        hidden_logins=logins.hidden(sysfs),
         irq_threads=interrupts.all_threads(sysfs, _polling(found.links)),
         unreserved=hostfiles.unreserved(sysfs, found.topology.online),
         virtual=hostfiles.virtual(sysfs),

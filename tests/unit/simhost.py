@@ -201,6 +201,7 @@ class SimHost:
         self.irqs = {i.number: i for i in start.irqs}
         self.sysctls = {s.name: s.value for s in start.sysctls}
         self.sessions = start.sessions
+        self.hidden_logins = start.hidden_logins
         self.workqueue_cpus = start.workqueue_cpus
         self.lacking: set[str] = set()  # tunables that are shown and cannot be set
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
@@ -249,6 +250,7 @@ class SimHost:
             threads,
             sysctls=tuple(Sysctl(n, v) for n, v in self.sysctls.items()),
             sessions=self.sessions,
+            hidden_logins=self.hidden_logins,
             workqueue_cpus=self.workqueue_cpus,
         )
 

@@ -180,6 +180,18 @@ def test_an_option_that_is_dropped_does_not_cut_off_a_login(store: Store) -> Non
     assert host.links["eth0"].count("rx") == 4
 
 
+def test_hidden_logins_count_for_what_goes_back_only(store: Store) -> None:
+    """Who asks for new queues knows of them; the host's settings cut off nobody."""
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))
+    host.hidden_logins = True
+    asked = parse_mixed("cli", ("eth0",), {"channels": "2", "netdev_max_backlog": "5000"})
+    apply(host, store, asked)
+    apply(host, store, parse_mixed("cli", ("eth0",), {"channels": "2"}))
+    with pytest.raises(RxlaneError, match="channels-combined, which nobody asks"):
+        apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
+    assert host.links["eth0"].count("rx") == 2
+
+
 def test_confirmed_is_said_only_of_what_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,41 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
     assert asked == [{"10.0.0.1", "fe80::1%eth3"}]
 
 
+def session(root: Path, name: str, *pids: int) -> Path:
+    scope = root / f"sys/fs/cgroup/user.slice/user-0.slice/{name}"
+    scope.mkdir(parents=True)
+    (scope / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return scope / "cgroup.procs"
+
+
+def test_nobody_who_is_logged_in_is_hidden(tmp_path: Path) -> None:
+    assert not logins.hidden(Sysfs(tmp_path)), "without systemd there are no sessions"
+    process(tmp_path, 40, 1, "SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22")
+    process(tmp_path, 50, 1, "TERM=linux")
+    session(tmp_path, "session-1.scope", 40, 41)
+    session(tmp_path, "session-2.scope", 50)
+    session(tmp_path, "session-3.scope")
+    session(tmp_path, "user@0.service", 60)
+    assert not logins.hidden(Sysfs(tmp_path)), "what lingers is no login"
+
+
+@pytest.mark.parametrize("pids", [(60,), (50, 60), (0,)])
+def test_a_login_that_cannot_be_read_is_hidden(tmp_path: Path, pids: tuple[int, ...]) -> None:
+    """0 stands for a process of another PID namespace."""
+    process(tmp_path, 50, 1, "TERM=linux")
+    session(tmp_path, "session-4.scope", *pids)
+    assert logins.hidden(Sysfs(tmp_path))
+    assert logins.connections(Sysfs(tmp_path), 50) == set()
+
+
+def test_a_process_that_ends_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = iter([{50, 60}, {50}])
+    process(tmp_path, 50, 1, "TERM=linux")
+    session(tmp_path, "session-4.scope")
+    monkeypatch.setattr(logins, "processes", lambda *_: next(listed))
+    assert not logins.hidden(Sysfs(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("environ", "pair"),
     [
