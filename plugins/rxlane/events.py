@@ -31,6 +31,7 @@ from rxlane.sysfs import Sysfs
 
 ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
 KERNEL = 0  # the sender's netlink port; anything else is no announcement
+FULL = (errno.EMFILE, errno.ENFILE)  # this process, or the host, may have no more descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +164,15 @@ def uevent(data: bytes, links: Links) -> Event | None:
 class Threads:
     """A descriptor for each NAPI's thread, which becomes readable when the thread ends.
 
-    As many as half of the descriptors that this process may have; the rest is not followed.
+    As many as a quarter of the descriptors that this process may have, and as there is room for;
+    the rest is not followed. In TuneD's daemon others have theirs: [scheduler] one for each CPU.
     """
 
     def __init__(self, threads: Callable[[], Iterable[tuple[int, int]]]) -> None:
         """threads: returns (pid, ifindex) of those that there are."""
         self._threads = threads
         self._open: dict[int, tuple[int, int]] = {}
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -178,7 +180,13 @@ class Threads:
 
     def refresh(self) -> None:
         """Follow the threads that there are now."""
-        present = dict(self._threads())
+        try:
+            self._follow(dict(self._threads()))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+
+    def _follow(self, present: dict[int, int]) -> None:
         for descriptor, (pid, index) in list(self._open.items()):
             if present.get(pid) == index:
                 del present[pid]
@@ -210,7 +218,7 @@ class Written:
     """The folders whose settings are followed.
 
     A watch is on an inode, and procfs makes a new one for each name that it has forgotten: so the
-    folder is held open, too. Not for more than a quarter of the descriptors that this process may
+    folder is held open, too. Not for more than an eighth of the descriptors that this process may
     have, and not in more folders than fs.inotify.max_user_watches allows; the rest is not followed.
     """
 
@@ -219,7 +227,7 @@ class Written:
         self._files = files
         self._known: dict[int, Folder] = {}
         self._pins: dict[int, int] = {}
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
 
     def refresh(self, wanted: Mapping[str, Folder]) -> None:
         """Follow these folders; one that was made anew under its old name is another one."""
@@ -228,6 +236,10 @@ class Written:
             try:
                 number = self._follow(path)
             except OSError as error:
+                if error.errno in FULL:
+                    # Not even a folder that is followed can be looked at: all of them stay so.
+                    known = self._known | known
+                    break
                 if error.errno == errno.ENOSPC:
                     break
                 continue  # it has just gone
@@ -291,8 +303,12 @@ class Sources:
         self._sockets: dict[int, socket.socket] = {}
         self._threads = Threads(napi_threads)
         self._announced: deque[Event] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.folders = Folders()
+        try:
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError:
+            self.folders.close()
+            raise
         self._written = Written(self.folders, Sysfs())
         try:
             self._open(u.NETLINK_ROUTE, u.RTNLGRP_LINK, self._link)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import struct
@@ -14,7 +15,7 @@ import pytest
 
 from rxlane import genl, netlink
 from rxlane import uapi as u
-from rxlane.events import Event, Links, Threads, ethtool_event, uevent
+from rxlane.events import Event, Links, Sources, Threads, ethtool_event, uevent
 from rxlane.netlink import Message
 from rxlane.rtnetlink import LinkState
 
@@ -236,12 +237,61 @@ def test_threads_are_followed_once_and_let_go(child: subprocess.Popen[bytes]) ->
 def test_no_more_threads_than_descriptors(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (3, 3))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (7, 7))
     threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
     threads.refresh()
     assert len(threads.descriptors) == 1
     threads.close()
     assert not threads.descriptors
+
+
+def test_no_more_threads_than_there_is_room_for(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others in TuneD's daemon may have taken all descriptors."""
+    opened, code = os.pidfd_open, errno.EMFILE
+
+    def full(pid: int) -> int:
+        if pid == os.getpid():
+            raise OSError(code, os.strerror(code))
+        return opened(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
+    threads.refresh()
+    threads.refresh()
+    assert len(threads.descriptors) == 1
+    code = errno.EINVAL
+    with pytest.raises(OSError, match="Invalid argument"):
+        threads.refresh()
+    threads.close()
+
+
+def test_no_room_to_ask_for_threads(child: subprocess.Popen[bytes]) -> None:
+    rows = iter([[(child.pid, 2)]])
+
+    def ask() -> list[tuple[int, int]]:
+        for found in rows:
+            return found
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    threads = Threads(ask)
+    threads.refresh()
+    threads.refresh()
+    assert len(threads.descriptors) == 1, "what is followed stays so"
+    threads.close()
+
+
+def test_sources_without_room_leave_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "eventfd", none)
+        with pytest.raises(OSError, match="Too many open files"):
+            Sources()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_links_that_are_up(links: Links) -> None:

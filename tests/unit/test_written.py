@@ -162,7 +162,7 @@ def test_left_when_nobody_asks(tmp_path: Path, written: Written, watcher: Folder
 def test_more_than_can_be_held_open(
     tmp_path: Path, watcher: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda which: (4, 4))
+    monkeypatch.setattr("resource.getrlimit", lambda which: (8, 8))
     queues = [f"sys/class/net/eth0/queues/rx-{n}" for n in range(3)]
     for queue in queues:
         (tmp_path / queue).mkdir(parents=True)
@@ -186,6 +186,23 @@ def test_no_more_watches(
     monkeypatch.setattr(watcher, "watch", full)
     written.refresh(STEERED)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_room_what_is_followed_stays_so(
+    tmp_path: Path, written: Written, watcher: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(files: Sysfs, directory: str) -> int:
+        raise OSError(24, "Too many open files")
+
+    written.refresh(STEERED)
+    held = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Sysfs, "pin", full)
+        written.refresh(STEERED)
+    (tmp_path / RX0 / "rps_cpus").write_text("1")
+    assert len(told(written, watcher)) == 1
+    written.refresh(STEERED)
+    assert len(os.listdir("/proc/self/fd")) == held
 
 
 def test_sources_tell_it_and_what_they_are_told(tmp_path: Path) -> None:
