@@ -8,14 +8,16 @@ CPU; and it would apply to the one device only, where the layout is of all.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from rxlane import rtnetlink
 from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
-from rxlane.errors import RxlaneError
+from rxlane.errors import LINE, RxlaneError, printable
 from rxlane.events import APPLIED, Event, Sources, wake_up
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.watch import Kept
@@ -23,10 +25,17 @@ from rxlane.watch import Kept
 # Seconds after an instance was taken down: TuneD takes down those of a profile one by one, and
 # what is down must stay down; one that a caller on D-Bus destroys leaves the others standing.
 SOON = 5.0
+AGAIN, AGAIN_MOST = 1.0, 60.0  # seconds until what keeps no longer is started again
 
 
 def _nobody(level: str, text: str) -> None:
     """Take a line for no log."""
+
+
+def _told(error: BaseException) -> str:
+    """Say what went wrong; of what nobody foresaw the type may be all that there is to say."""
+    foreseen = isinstance(error, RxlaneError | OSError)
+    return str(error) if foreseen else printable(f"{type(error).__name__}: {error}", LINE)
 
 
 def _present() -> dict[int, str]:
@@ -50,55 +59,82 @@ class Keeper:
         self._kept: Kept | None = None
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
+        self._begun = 0.0  # when it was started
         self._later: threading.Timer | None = None
+        self._delay = AGAIN
+        self._said = ""
 
     def hold(self, rows: Iterable[Row]) -> None:
         """Keep these rows from now on; the thread starts with the first."""
         self.pause()
-        self._rows = tuple(rows)
+        self._rows, self._delay, self._said = tuple(rows), AGAIN, ""
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Keep the rows there are, with the thread and with what is known of them, if there is."""
         try:
-            if self._sources is None:
-                self._start()
-            self._kept = self._new()
-            if self._sources is not None:
-                self._sources.announce(APPLIED)
+            sources = self._sources or self._start()
+            self._kept = self._kept or self._new()
+            sources.announce(APPLIED)
         except (RxlaneError, OSError) as error:
-            self.log("error", f"the layout is applied, but cannot be kept: {error}")
+            self._failed("the layout is applied, but cannot be kept", error)
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        """Say it, unless that was said last, and go on a while later if there are rows."""
+        problem = f"{what}: {_told(error)}"
+        if problem != self._said:
+            self.log("error", problem)
+            self._said = problem
+        if self._rows:
+            self._wait(self._delay, self._go_on)
+            self._delay = min(2 * self._delay, AGAIN_MOST)
 
     def pause(self) -> None:
         """Keep nothing until the next hold()."""
         self._rows, self._kept = (), None
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        self._wait_no_more()
 
     def hold_later(self, rows: tuple[Row, ...]) -> None:
         """Keep nothing now, and these rows from SOON on, unless something else is said by then."""
         self.pause()
         if rows:
-            self._later = threading.Timer(SOON, self._hold_now, (rows,))
-            self._later.daemon = True
-            self._later.start()
+            self._wait(SOON, lambda: self.hold(rows))
 
-    def _hold_now(self, rows: tuple[Row, ...]) -> None:
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        """Do something later, in place of what was to be done so far."""
+        self._wait_no_more()
+        self._later = threading.Timer(seconds, self._do_now, (then,))
+        self._later.daemon = True
+        self._later.start()
+
+    def _wait_no_more(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _do_now(self, what: Callable[[], None]) -> None:
         with self._lock:
             # It may have been cancelled while it waited for the lock.
             if self._later is threading.current_thread():
-                self.hold(rows)
+                self._later = None
+                what()
 
     def drop(self, kind: str, device: str) -> None:
         """Keep no longer what a kind of section laid out on a device.
 
         One that is gone is followed on: TuneD hears of it again, but later than the kernel.
         """
-        if self._kept is None or not self._kept.has(device, _present()):
+        if not self._rows or (self._kept is not None and not self._kept.has(device, _present())):
             return
         less = (
             replace(row, devices=row.devices - {device}) if row.kind == kind else row
             for row in self._rows
         )
         self._rows = tuple(row for row in less if row.devices)
-        self._kept = self._new() if self._rows else None
+        if self._rows:
+            self._kept = self._new()
+        else:
+            self.pause()
 
     def end(self) -> None:
         self.pause()
@@ -111,11 +147,18 @@ class Keeper:
         policy = self._adapter.policy(self._rows)
         return Kept(self._adapter.keep, self._adapter.store, policy, names, _present())
 
-    def _start(self) -> None:
-        self._sources, self._stop = self._open(), os.eventfd(0, os.EFD_CLOEXEC)
+    def _start(self) -> Sources:
+        sources = self._open()
+        try:
+            stop = os.eventfd(0, os.EFD_CLOEXEC)
+        except OSError:
+            sources.close()
+            raise
+        self._sources, self._stop, self._begun = sources, stop, time.monotonic()
         # A daemon thread: TuneD may end without a word to its plugins.
-        arguments = (self._sources, self._stop)
+        arguments = (sources, stop)
         threading.Thread(target=self._run, args=arguments, name="rxlane", daemon=True).start()
+        return sources
 
     def _run(self, sources: Sources, stop: int) -> None:
         def replan(choose: Choose) -> Applied | None:
@@ -128,13 +171,26 @@ class Keeper:
             with self._lock:
                 return self._kept is not None and self._kept.relevant(sources.links.names, event)
 
+        failure: BaseException | None = None
         try:
             keep(sources, Converger(replan, self.log), stop, relevant)
         except (RxlaneError, OSError) as error:
-            self.log("error", f"the layout is kept no longer: {error}")
+            failure = error
+        finally:
+            # What nobody foresaw goes on from here, and leaves its traceback on standard error.
+            self._ended(sources, stop, failure or sys.exception())
+
+    def _ended(self, sources: Sources, stop: int, failure: BaseException | None) -> None:
+        """After the thread: another one takes over where it failed."""
         with self._lock:
-            if self._sources is sources:
-                self._sources = None
-                self.pause()
             sources.close()
             os.close(stop)
+            if self._sources is not sources:
+                return
+            self._sources = None
+            if failure is None:
+                self.pause()
+                return
+            if time.monotonic() - self._begun > AGAIN_MOST:
+                self._delay, self._said = AGAIN, ""
+            self._failed("the layout is not kept for now", failure)

@@ -260,24 +260,128 @@ def test_a_failed_apply_is_not_kept(daemon: Daemon) -> None:
 
 
 def test_sockets_that_cannot_be_opened(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = list[float]()
+
     def fail() -> Fake:
+        tries.append(time.monotonic())
         raise RxlaneError(Kind.KERNEL, "no netlink")
 
     monkeypatch.setattr(daemon.joint._keeper, "_open", fail)
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.01)
     report = daemon.joint.apply("napi", "napi")
     assert report is not None and report.ok
-    assert daemon.log == [("error", "the layout is applied, but cannot be kept: no netlink")]
+    assert until(lambda: len(tries) == 3)
+    monkeypatch.setattr(daemon.joint._keeper, "_open", daemon._open)
+    assert until(lambda: len(daemon.sources) == 1) and put_right(daemon)
+    said = [text for level, text in daemon.log if level == "error"]
+    assert said == ["the layout is applied, but cannot be kept: no netlink"]
 
 
-def test_sockets_that_fail_later(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Fake, descriptor: int) -> list[Event]:
-        raise OSError(5, "Input/output error")
+FAILURES = {
+    "OSError": (OSError(24, "Too many open files"), "[Errno 24] Too many open files"),
+    "ours": (RxlaneError(Kind.KERNEL, "links: changed"), "links: changed"),
+    "unforeseen": (ValueError("two\nlines"), "ValueError: two?lines"),
+}
 
-    monkeypatch.setattr(Fake, "read", fail)
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_another_thread_takes_over_from_one_that_fails(
+    daemon: Daemon, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure, said = FAILURES[name]
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.01)
+    break_down(daemon, failure, monkeypatch)
+    assert until(lambda: len(daemon.sources) == 2) and put_right(daemon)
+    assert daemon.sources[1].announced == [APPLIED], "what happened meanwhile is looked for"
+    assert daemon.log[0] == ("error", f"the layout is not kept for now: {said}")
+
+
+def break_down(daemon: Daemon, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that keeps what is applied ends by a failure."""
+
+    def fail(descriptor: int) -> list[Event]:
+        raise failure
+
+    if not daemon.sources:
+        daemon.joint.apply("napi", "napi")
+    source, said = daemon.sources[-1], len(daemon.log)
+    monkeypatch.setattr(source, "read", fail)
+    source.tell(UP)
+    assert source.closed.wait(WAIT) and until(lambda: len(daemon.log) > said)
+
+
+def put_right(daemon: Daemon) -> bool:
+    daemon.host.write_napi(8194, {"threaded": "off"})
+    daemon.sources[-1].tell(UP)
+    return until(lambda: daemon.off() == {1})
+
+
+@pytest.fixture
+def broken(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """A thread has failed, and long before the next is due TuneD or somebody says something."""
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.5)
+    break_down(daemon, OSError(24, "Too many open files"), monkeypatch)
+    return daemon
+
+
+def test_applied_before_the_next_thread_is_due(broken: Daemon) -> None:
+    broken.rows = (replace(broken.rows[0], options=(("threaded", "on"), ("thread_nice", "3"))),)
+    broken.joint.apply("napi", "napi")
+    assert len(broken.sources) == 2 and put_right(broken)
+    time.sleep(0.7)
+    assert len(broken.sources) == 2
+
+
+def test_taken_down_before_the_next_thread_is_due(broken: Daemon) -> None:
+    broken.joint.unapply("napi", "napi", {"eth0"})
+    time.sleep(0.7)
+    assert len(broken.sources) == 1 and broken.off() == {0}
+
+
+def test_without_devices_before_the_next_thread_is_due(broken: Daemon) -> None:
+    broken.rows = ()
+    broken.joint.remove("napi", "eth0")
+    time.sleep(0.7)
+    assert len(broken.sources) == 1 and broken.off() == {0}
+
+
+def test_rolled_back_before_the_next_thread_is_due(broken: Daemon) -> None:
+    rollback(broken.host, broken.store, for_good=True)
+    assert until(lambda: len(broken.sources) == 2)
+    broken.sources[1].tell(UP)
+    assert broken.sources[1].closed.wait(WAIT) and broken.off() == {0}
+    time.sleep(0.7)
+    assert len(broken.sources) == 2
+
+
+def test_each_failure_waits_longer(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, waits = daemon.joint._keeper, list[float]()
+    monkeypatch.setattr(keeper, "_wait", lambda seconds, then: waits.append(seconds))
+    monkeypatch.setattr(keeper, "_open", unable)
     daemon.joint.apply("napi", "napi")
-    daemon.sources[0].tell(UP)
-    assert daemon.sources[0].closed.wait(WAIT)
-    assert "kept no longer" in daemon.log[0][1]
+    for _ in range(7):
+        keeper._go_on()
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] and len(daemon.log) == 1
+    keeper.hold(daemon.rows)
+    assert waits[-1] == 1.0 and len(daemon.log) == 2
+
+
+def test_after_a_while_the_same_failure_is_news(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = OSError(24, "Too many open files")
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.01)
+    monkeypatch.setattr(tuned_keep, "AGAIN_MOST", 0.0)
+    break_down(daemon, failure, monkeypatch)
+    assert until(lambda: len(daemon.sources) == 2)
+    break_down(daemon, failure, monkeypatch)
+    assert until(lambda: len(daemon.sources) == 3)
+    assert [level for level, _ in daemon.log] == ["error", "error"]
+
+
+def unable() -> Fake:
+    raise RxlaneError(Kind.KERNEL, "no netlink")
 
 
 def test_without_a_log_nothing_breaks() -> None:
