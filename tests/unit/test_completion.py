@@ -29,21 +29,29 @@ NUMBERS = (
 VALUES = {o.name for o in policy.OPTIONS if not any(part in o.name for part in NUMBERS)}
 
 
-def offered(*words: str) -> set[str]:
-    """What bash offers for the last word, which bash has cut at `=` already."""
+def offered(*words: str, root: Path | None = None, before: str = "set -u") -> set[str]:
+    """What bash offers for the last word, which bash has cut at `=` already.
+
+    root: where devices and profiles are looked for, and the commands run.
+    """
+    text = SCRIPT.read_text()
+    if root:
+        for top, below in (("/sys/class/net", "sys/class/net"), ("{/etc,/usr/lib}/tuned", "tuned")):
+            assert top in text
+            text = text.replace(top, f"{root}/{below}")
     command = shlex.join([sys.executable, "-m", "rxlane"])
     script = f"""
-set -u
+{before}
 rxlane() {{ PYTHONPATH={shlex.quote(str(TREE / "plugins"))} {command} "$@"; }}
 compopt() {{ :; }}
-. {shlex.quote(str(SCRIPT))}
+{text}
 COMP_WORDS=(rxlane {shlex.join(words)})
 COMP_CWORD={len(words)}
 _rxlane
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True
+        ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, cwd=root
     )
     assert done.stderr == ""
     return set(done.stdout.split())
@@ -93,6 +101,59 @@ def test_values_that_are_offered_are_taken(name: str) -> None:
         if value in ("other", "batch", "idle"):
             more = {}
         policy.parse_mixed("x", [], {name: value, **more})
+
+
+# What a device may be named, and as what it stands in the command line.
+HOSTILE = {
+    "$(touch${IFS}ran)": r"\$\(touch\$\{IFS\}ran\)",
+    "a`touch${IFS}ran`": r"a\`touch\$\{IFS\}ran\`",
+    "a;touch${IFS}ran": r"a\;touch\$\{IFS\}ran",
+    "a${x:=y}": r"a\$\{x:=y\}",
+    "a*": r"a\*",
+    "a'b\"c": r"a\'b\"c",
+    "a\\b": r"a\\b",
+    "eth0.100": "eth0.100",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "file"),
+    [
+        (("map", ""), "sys/class/net", ""),
+        (("plan", "--profile", ""), "tuned/profiles", "tuned.conf"),
+        (("plan", "--profile", "="), "tuned/profiles", "tuned.conf"),
+    ],
+)
+def test_no_name_is_run(tmp_path: Path, words: tuple[str, ...], folder: str, file: str) -> None:
+    """Neither by the completion nor by the line that it completes."""
+    for name in HOSTILE:
+        place = tmp_path / folder / name
+        place.mkdir(parents=True)
+        (place / file).touch()
+    before = sorted(tmp_path.rglob("*"))
+    found = offered(*words, root=tmp_path)
+    assert found == set(HOSTILE.values())
+    line = f"printf '%s\\n' {' '.join(found)}"
+    said = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert set(said.stdout.splitlines()) == set(HOSTILE) and not said.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_name_is_completed_as_it_is_typed(tmp_path: Path) -> None:
+    for name in ("eth0", "eth1", "a$b"):
+        (tmp_path / "sys/class/net" / name).mkdir(parents=True)
+    for typed in ("eth", "'eth", '"eth'):
+        assert offered("map", typed, root=tmp_path) == {"eth0", "eth1"}
+    for typed in ("a$", r"a\$"):
+        assert offered("map", typed, root=tmp_path) == {r"a\$b"}
+    assert offered("map", "b", root=tmp_path) == set()
+
+
+# Of the second, a subscript is expanded twice, as by bash before 5.2.
+@pytest.mark.parametrize("before", ["set -u", "BASH_COMPAT=5.1"])
+def test_what_was_typed_is_not_run(tmp_path: Path, before: str) -> None:
+    offered("a$(touch${IFS}ran)", "-", root=tmp_path, before=before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_devices_and_files(tmp_path: Path) -> None:
