@@ -101,7 +101,7 @@ class Host:
     def below(self, text: str) -> str:
         """The script with its absolute paths below this host."""
         for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane",
-                    "/run/systemd", "/run/udev"):  # fmt: skip
+                    "/run/systemd", "/run/udev", "/run/rxlane"):  # fmt: skip
             text = text.replace(top, str(self.root) + top)
         return text
 
@@ -231,7 +231,7 @@ def test_every_package_with_a_part_in_an_apply_keeps_back() -> None:
 def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
     (host.root / "run/systemd/system").mkdir(parents=True)
     database = host.root / "run/udev/data"
-    assert host.script("rxlane.postinst", "configure", "") == []
+    assert installed(host, "") == []
     database.mkdir(parents=True)
     for name, text in {
         "n2": "E:NAPI_RPS=off\n",
@@ -239,9 +239,26 @@ def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
         "b8:0": "E:NAPI_RPS=off",
     }.items():
         (database / name).write_text(text)
+    host.script("rxlane.preinst", "upgrade", "0.1.0", "0.2.0")
     assert host.script("rxlane.postinst", "configure", "0.1.0") == [], "an upgrade"
-    calls = host.script("rxlane.postinst", "configure", "")
-    assert calls == ["systemctl start --no-block rxlane-link@2.service"]
+    started = ["systemctl start --no-block rxlane-link@2.service"]
+    assert installed(host, "") == started
+    # Removed and not purged, then installed.
+    assert installed(host, "0.1.0") == started * 2
+    assert host.script("rxlane.postinst", "configure", "0.2.0") == started * 2, "an upgrade"
+
+
+def installed(host: Host, before: str) -> list[str]:
+    """Install the command; before: the version that dpkg remembers. What all scripts called."""
+    host.script("rxlane.preinst", "install", *([before, "0.2.0"] if before else []))
+    return host.script("rxlane.postinst", "configure", before)
+
+
+def test_without_systemd_nothing_is_started(host: Host) -> None:
+    (host.root / "run/udev/data").mkdir(parents=True)
+    (host.root / "run/udev/data/n2").write_text("E:NAPI_RPS=off\n")
+    assert installed(host, "") == []
+    assert {path.name for path in (host.root / "run").iterdir()} == {"udev"}
 
 
 def test_removal_stops_the_services_of_links_first(host: Host) -> None:
