@@ -53,6 +53,18 @@ def test_every_file_is_in_a_package(path: Path) -> None:
     assert [pattern for pattern in patterns if fnmatch(str(path), pattern)]
 
 
+def test_the_folder_of_the_role_is_in_both_packages() -> None:
+    """The command in the file that TuneD reads the role by makes no folder."""
+    words = (TREE / "tuned-profiles/recommend.d/40-rxlane.conf").read_text()
+    role = re.search(r"^#  +echo \S+ > (/\S+)$", words, re.MULTILINE)
+    assert role is not None
+    folder = str(Path(role[1]).parent)
+    assert folder.strip("/") in _debian("tuned-profiles-rxlane.dirs").splitlines()
+    spec = (DEBIAN.parent / "rpm" / "rxlane.spec").read_text()
+    listed = folder.replace("/etc", "%{_sysconfdir}")
+    assert f"\n%dir {listed}\n" in spec and f"install -d %{{buildroot}}{listed}\n" in spec
+
+
 def test_control_names_the_packages() -> None:
     names = re.findall(r"^Package: (\S+)$", (DEBIAN / "control").read_text(), re.MULTILINE)
     assert tuple(names) == PACKAGES
