@@ -4,17 +4,23 @@
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+import rxlane
 from rxlane import cli
+from rxlane.journal import Store
+from rxlane.plan import TUNED, Entry, Journal
 
 TREE = Path(__file__).resolve().parents[2]
 DEBIAN = TREE / "packaging" / "debian"
@@ -102,18 +108,32 @@ class Host:
         self.root = root
         self.log = root / "log"
         for folder in ("etc/tuned/profiles", "usr/lib/tuned/profiles", "var/lib/rxlane", "bin",
-                       "usr/libexec/rxlane"):  # fmt: skip
+                       "usr/libexec/rxlane", "usr/bin", "proc/sys/kernel/random"):  # fmt: skip
             (root / folder).mkdir(parents=True)
         off = root / "usr/libexec/rxlane/profile-off"
         off.write_text(self.below((DEBIAN.parent / "profile-off").read_text()))
         off.chmod(0o755)
         for name in ("tuned-adm", "rxlane", "systemctl"):
             self.command(name, 0)
+        (root / "proc/sys/kernel/random/boot_id").write_text("this\n")
+        self.python()
+
+    def python(self) -> None:
+        """The interpreter of the host, which has the library and takes this folder for the root."""
+        root = str(self.root)
+        code = f"import sys, rxlane.tuned_profiles as asked; sys.exit(asked.main({root!r}))"
+        library = shlex.quote(str(Path(rxlane.__file__).parents[1]))
+        path = self.root / "usr/bin/python3"
+        path.write_text(f"""#!/bin/sh
+[ "$*" = "-IB -m rxlane.tuned_profiles" ] || exit 99
+PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
+""")
+        path.chmod(0o755)
 
     def below(self, text: str) -> str:
         """The script with its absolute paths below this host."""
         for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane",
-                    "/run/systemd", "/run/udev", "/run/rxlane"):  # fmt: skip
+                    "/usr/bin/python3", "/run/systemd", "/run/udev", "/run/rxlane"):  # fmt: skip
             text = text.replace(top, str(self.root) + top)
         return text
 
@@ -127,8 +147,13 @@ class Host:
         folder.mkdir()
         (folder / "tuned.conf").write_text(text)
 
-    def activate(self, names: str) -> None:
-        (self.root / "etc" / "tuned" / "active_profile").write_text(names + "\n")
+    def activate(self, names: str, file: str = "active_profile") -> None:
+        (self.root / "etc" / "tuned" / file).write_text(names + "\n")
+
+    def wrote(self, after: int | None = 1, owner: str = TUNED, boot: str = "this") -> None:
+        """Have a journal with a setting of eth0's."""
+        entry = Entry("eth0", 2, 0, "threaded", 0, after)
+        Store(self.root / "var/lib/rxlane").save(Journal(boot, (entry,), owner))
 
     def journal(self) -> None:
         (self.root / "var" / "lib" / "rxlane" / "journal.json").write_text("{}")
@@ -149,19 +174,67 @@ def host(tmp_path: Path) -> Host:
     return made
 
 
-@pytest.mark.parametrize("active", ["net-low-latency", "balanced net-low-latency", "mine", "deep"])
+@pytest.mark.parametrize(
+    "active", ["net-low-latency", "balanced net-low-latency", "gone mine", "deep", "if-there"]
+)
 def test_removal_switches_off_a_profile_in_use(host: Host, active: str) -> None:
     host.profile("mine", "[main]\ninclude=balanced, net-low-latency\n", "etc")
     host.profile("deep", "[main]\ninclude = mine\n", "etc")
+    host.profile("if-there", "[main]\ninclude=-net-low-latency\n", "etc")
     host.activate(active)
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
 
 
 @pytest.mark.parametrize("kind", ["napi", "irq_layout", "flow_steering"])
-@pytest.mark.parametrize("text", ["[{}]\n", "[storage_lane]\ntype = {} \n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{}]\n",
+        "[storage_lane]\ntype = {} \n",
+        "[storage_lane]\ntype={} # comment\n",
+    ],
+)
 def test_removal_knows_every_kind_of_section(host: Host, kind: str, text: str) -> None:
     host.profile("typed", text.format(kind), "etc")
     host.activate("typed")
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+
+
+def test_removal_knows_a_profile_that_is_loaded_after_others(host: Host) -> None:
+    host.activate("balanced")
+    host.activate("net-low-latency", "post_loaded_profile")
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+
+
+# By a variable; gone, as one that was renamed; changed since TuneD read it, or laid out by D-Bus.
+@pytest.mark.parametrize("active", ["chosen", "gone", "balanced", ""])
+def test_what_tuned_wrote_is_its_own_whatever_its_profile_says(host: Host, active: str) -> None:
+    host.profile("chosen", "[variables]\nx=net-low-latency\n[main]\ninclude=${x}\n", "etc")
+    host.activate(active)
+    host.wrote()
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+    host.command("tuned-adm", 1)
+    calls = host.script("tuned-profiles-rxlane.prerm", "remove")
+    assert calls[1:] == ["tuned-adm off", "rxlane rollback"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"owner": ""},  # an operator's
+        {"boot": "before"},
+        {"after": None},  # waits for its device since TuneD took another profile
+    ],
+)
+def test_removal_leaves_what_tuned_does_not_want(host: Host, written: dict[str, Any]) -> None:
+    host.activate("balanced")
+    host.wrote(**written)
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == []
+
+
+def test_what_cannot_be_found_out_is_switched_off(host: Host) -> None:
+    host.activate("balanced")
+    (host.root / "usr/bin/python3").unlink()
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
 
 
