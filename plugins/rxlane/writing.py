@@ -6,11 +6,12 @@ An interrupt that the kernel keeps to itself fails nothing: it is reported.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from rxlane import stages
+from rxlane import moderation, stages
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,
@@ -31,6 +32,7 @@ from rxlane.items import (
 )
 from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
+from rxlane.netlink import NetlinkError
 from rxlane.plan import HOST, WHOLE, Change, Target, phases
 from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
@@ -153,7 +155,7 @@ def _write_one(
 ) -> None:
     first = next(iter(values))
     if first in ETHTOOL_ITEMS:
-        kernel.write_tunables(_link(view, device), values)
+        _write_tunables(kernel, _link(view, device), values)
         return
     if device == HOST:
         for name, value in values.items():
@@ -173,6 +175,17 @@ def _write_one(
         kernel.write_thread(_thread(view, target).pid, values)
     else:
         _write_irq(kernel, view, target, str(values[first]))
+
+
+def _write_tunables(kernel: Kernel, link: Link, values: dict[str, Value]) -> None:
+    try:
+        kernel.write_tunables(link, values)
+    except NetlinkError as error:
+        requests = moderation.in_order(values)
+        if error.code != errno.EINVAL or len(requests) < 2:
+            raise
+        for request in requests:
+            kernel.write_tunables(link, request)
 
 
 def _thread(view: View, target: Target) -> Thread:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rxlane.apply import apply
@@ -17,12 +19,19 @@ from unit.simhost import Killed, MemoryStore, SimHost
 WAYS = ("fail_at", "lie_at", "kill_at")
 
 
-def all_comes_back(way: str, start: Snapshot, policy: Policy) -> None:
+def of_its_kernel(start: Snapshot) -> SimHost:
+    """A host whose threads end with their mode where the kernel has one for each NAPI."""
+    return SimHost(start, ends_threads=start.capabilities.napi_set)
+
+
+def all_comes_back(
+    way: str, start: Snapshot, policy: Policy, make: Callable[[Snapshot], SimHost] = of_its_kernel
+) -> None:
     """Each write of the apply in turn goes wrong in a way of WAYS; the originals are back."""
-    sim = SimHost(start, ends_threads=start.capabilities.napi_set)
+    sim = make(start)
     apply(sim, MemoryStore(), policy)
     for number in range(sim.writes):
-        sim = SimHost(start, ends_threads=start.capabilities.napi_set)
+        sim = make(start)
         before, store = simhost.settings(sim), MemoryStore()
         setattr(sim, way, number)
         with pytest.raises((RxlaneError, Killed)):

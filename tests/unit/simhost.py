@@ -7,6 +7,7 @@ with their modes, gives new threads new pids, and can fail, lie or be killed at 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from rxlane.model import (
     Topology,
     Tunable,
 )
+from rxlane.netlink import NetlinkError
 from rxlane.plan import Journal
 
 MODES = ["off", "on", "busy-poll"]
@@ -204,6 +206,7 @@ class SimHost:
         self.hidden_logins = start.hidden_logins
         self.workqueue_cpus = start.workqueue_cpus
         self.lacking: set[str] = set()  # tunables that are shown and cannot be set
+        self.strict_moderation = False  # of its drivers, see _refuse_moderation()
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
         self.fixed_mode: set[int] = set()  # IRQs that refuse another mode, as EOPNOTSUPP says
         self.kept: dict[int, Thread] = {}  # what IRQ threads were given, over off and on
@@ -459,6 +462,8 @@ class SimHost:
     def write_tunables(self, link: Link, values: Mapping[str, int | str]) -> None:
         if self.lacking & set(values):
             raise RxlaneError(Kind.UNSUPPORTED, "Operation not supported")
+        if self.strict_moderation:
+            self._refuse_moderation(link.name, values)
 
         def change() -> None:
             one = self.links[link.name]
@@ -471,6 +476,18 @@ class SimHost:
             self.links[link.name] = one
 
         self._write(f"tunables {link.name} {dict(values)}", change)
+
+    def _refuse_moderation(self, name: str, values: Mapping[str, int | str]) -> None:
+        """As i40e, iavf, ice, idpf and virtio_net: no other numbers in a request that has adaptive
+        mode on. What a request leaves out the kernel fills in with what is.
+        """
+        now: dict[str, int | str] = {t.item: t.value for t in self.links[name].tunables}
+        for way in ("rx", "tx"):
+            numbers = (f"{way}-usecs", f"{way}-frames")
+            differ = any(item in values and values[item] != now.get(item) for item in numbers)
+            adaptive = f"adaptive-{way}"
+            if differ and values.get(adaptive, now.get(adaptive)) in ("on", 1):
+                raise NetlinkError(errno.EINVAL, f"coalescing of {name}")
 
     def _reset(self, one: Link) -> Link:
         """Set queues up anew, as the rudest drivers do: other NAPI ids, nothing is kept.

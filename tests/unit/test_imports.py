@@ -44,6 +44,7 @@ LAYERS = {
     "classes": 4,
     "wanted": 3,
     "stages": 6,
+    "moderation": 1,
     "policy": 3,
     "profile": 4,
     "request": 6,
@@ -112,6 +113,7 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
+    "moderation",
     "places",
     "items",
     "stored",
