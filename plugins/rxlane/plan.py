@@ -177,7 +177,7 @@ class Entry:
 
     after is None when nothing is wanted (any more) but the original must be kept: a thread that
     ends with its mode takes its CPU and class with it. ifindex tells the device apart from another
-    that took its name later.
+    that took its name later. asked: the number of which the driver made after, None if it is that.
     """
 
     device: str
@@ -187,6 +187,7 @@ class Entry:
     before: Value | None
     after: Value | None
     kept: bool = field(default=False, metadata=LATER)
+    asked: Value | None = field(default=None, metadata=LATER)
 
     @property
     def target(self) -> Target:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from rxlane import moderation, stages
+from rxlane import moderation, rounding, stages
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,
@@ -215,10 +215,12 @@ def _link(view: View, device: str) -> Link:
 def read_back(
     kernel: Kernel, view: View, devices: Collection[str], phase: Iterable[Change]
 ) -> View:
-    """Raise KERNEL unless every setting of the phase is as wanted; return the host as it is now."""
+    """Raise KERNEL unless every setting of the phase is as wanted, or a number that the driver
+    rounded; return the host as it is now.
+    """
     phase = list(phase)
     after = _after(kernel, view, devices, {c.target.item for c in phase})
-    if not all(after.holds(c.target, c.after) for c in phase):
+    if not all(_stands(after, c) for c in phase):
         # Whether the queue or the device is gone is seen only by looking at everything.
         after = View.of(kernel.observe(devices, {c.target.item for c in phase} | CHEAP_ITEMS))
         for change in phase:
@@ -226,12 +228,17 @@ def read_back(
     return after
 
 
+def _stands(view: View, change: Change) -> bool:
+    held = view.holds(change.target, change.after)
+    return held or rounding.accepted(change, view.read(change.target))
+
+
 def _check(view: View, change: Change) -> None:
-    if not view.holds(change.target, change.after):
+    if not _stands(view, change):
         target, found = change.target, view.read(change.target)
         reads = absence(view, target) if found is None else found
         problem = f"{target.item} was set to {change.after} and reads {reads}"
-        error = RxlaneError(Kind.KERNEL, problem)
+        error = RxlaneError(Kind.KERNEL, problem, remedy=rounding.remedy(change, found))
         _locate(error, target)
         raise error
 

@@ -206,6 +206,7 @@ class SimHost:
         self.hidden_logins = start.hidden_logins
         self.workqueue_cpus = start.workqueue_cpus
         self.lacking: set[str] = set()  # tunables that are shown and cannot be set
+        self.rounds: dict[str, Callable[[int], int]] = {}  # what drivers make of tunables' numbers
         self.strict_moderation = False  # of its drivers, see _refuse_moderation()
         self.managed: set[int] = set()  # IRQs that refuse another affinity, as EIO and EPERM say
         self.fixed_mode: set[int] = set()  # IRQs that refuse another mode, as EOPNOTSUPP says
@@ -469,6 +470,7 @@ class SimHost:
             one = self.links[link.name]
             numbers = {i: ["off", "on"].index(v) if v in ("off", "on") else int(v)
                        for i, v in values.items()}  # fmt: skip
+            numbers = {i: self.rounds[i](v) if i in self.rounds else v for i, v in numbers.items()}
             tunables = tuple(replace(t, value=numbers.get(t.item, t.value)) for t in one.tunables)
             one = replace(one, tunables=tunables)
             if any(i.startswith(("channels", "ring")) for i in numbers):

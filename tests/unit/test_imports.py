@@ -45,6 +45,7 @@ LAYERS = {
     "wanted": 3,
     "stages": 6,
     "moderation": 1,
+    "rounding": 4,
     "policy": 3,
     "profile": 4,
     "request": 6,
@@ -113,6 +114,7 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
+    "rounding",
     "moderation",
     "places",
     "items",
