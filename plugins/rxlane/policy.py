@@ -155,9 +155,10 @@ def parse_modes(text: str, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ..
 
 
 def _reject_overlap(rules: Iterable[ModeRule]) -> None:
-    spans = sorted(s for rule in rules for s in rule.spans or ())
+    own = (span for rule in rules for span in rule.spans or ())
+    spans = sorted((low, cpulist.HIGHEST if high is None else high) for low, high in own)
     for (_, high), (low, _) in zip(spans, spans[1:], strict=False):
-        if high is None or low <= high:
+        if low <= high:
             raise cpulist.ListError(f"queue {low} is named twice")
 
 
@@ -167,7 +168,7 @@ def _modes(read: Reader, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ...]
         return ()
     try:
         return parse_modes(text, modes)
-    except (cpulist.ListError, TypeError) as error:
+    except cpulist.ListError as error:
         remedy = f"give {', '.join(modes)} or MODE@QUEUES such as on@1-"
         raise read.fail("threaded", str(error), remedy) from None
 

@@ -50,6 +50,9 @@ def test_modes(text: str, rules: tuple[ModeRule, ...]) -> None:
         "1-",
         "on,off",
         "on@0-,off@3",
+        "on@4-,off@4-5",
+        "on@4-5,off@4-",
+        "on@4-,off@4-",
         "on@1,1",
         "busy_poll",
         "@1",
@@ -62,7 +65,12 @@ def test_modes(text: str, rules: tuple[ModeRule, ...]) -> None:
 )
 def test_malformed_modes(text: str) -> None:
     message = bad({"threaded": text})
-    assert f"threaded={text}" in message
+    assert f"threaded={text}" in message and "NoneType" not in message
+
+
+@pytest.mark.parametrize("text", ["on@4-,off@4-5", "on@2-5,off@4-", "on@4-,off@4-"])
+def test_a_queue_that_is_named_twice(text: str) -> None:
+    assert "queue 4 is named twice" in bad({"threaded": text})
 
 
 MODE = st.sampled_from(["off", "on", "busy-poll"])
