@@ -6,6 +6,7 @@ The kernel tells nothing else; a person or another tool may have put it in a fil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
@@ -14,6 +15,10 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Irq, Link, Queue, Snapshot, Thread, Topology
 
 _T = TypeVar("_T")
+
+# As the kernel's classes are shown, by number where they have no name, and Thread.sched has them.
+_POLICY = re.compile(r"[a-z]+|[0-9]{1,10}")
+_SCHED = re.compile(rf"(?:{_POLICY.pattern})(?::-?[0-9]{{1,10}}){{1,2}}")
 
 Found = tuple[str, str]  # a place in the file, and what is wrong with it
 
@@ -27,9 +32,9 @@ def check(snapshot: Snapshot, where: str) -> None:
 def _problems(snapshot: Snapshot) -> Iterator[Found]:
     yield from _topology(snapshot.topology)
     yield from _texts("notes", snapshot.notes)
-    yield from _texts("writers", snapshot.writers)
+    yield from _words("writers", snapshot.writers)
     yield from _texts("sessions", snapshot.sessions)
-    yield from _texts("sysctls", (sysctl.name for sysctl in snapshot.sysctls))
+    yield from _words("sysctls", (sysctl.name for sysctl in snapshot.sysctls))
     yield from _unique("links", "name", [link.name for link in snapshot.links])
     yield from _unique("links", "ifindex", [link.ifindex for link in snapshot.links])
     for at, link in enumerate(snapshot.links):
@@ -40,6 +45,9 @@ def _problems(snapshot: Snapshot) -> Iterator[Found]:
     yield from _threads("threads", snapshot.threads)
     for at, of in enumerate(snapshot.irq_threads):
         yield from _cpus(f"irq_threads[{at}].cpus", of.cpus)
+        yield from _texts(f"irq_threads[{at}]", (of.name,))
+        if of.sched and _SCHED.fullmatch(of.sched) is None:
+            yield f"irq_threads[{at}].sched", "no POLICY:NUMBER"
     yield from _cpus("workqueue_cpus", snapshot.workqueue_cpus or ())
     yield from _cpus("unreserved", snapshot.unreserved)
     yield from _cpus("vcpus", snapshot.vcpus)
@@ -58,8 +66,9 @@ def _topology(host: Topology) -> Iterator[Found]:
 
 def _link(where: str, link: Link) -> Iterator[Found]:
     rss = () if link.rss is None else (link.rss.function, link.rss.key)
-    yield from _texts(where, (link.name, link.driver, *rss, *link.below, *link.features))
-    yield from _texts(f"{where}.tunables", (tunable.item for tunable in link.tunables))
+    yield from _texts(where, (link.name, *link.below))
+    yield from _words(where, (link.driver, *rss, *link.features))
+    yield from _words(f"{where}.tunables", (tunable.item for tunable in link.tunables))
     if not link.name:
         yield f"{where}.name", "empty"
     if link.ifindex < 1:
@@ -78,7 +87,7 @@ def _link(where: str, link: Link) -> Iterator[Found]:
 def _queue(where: str, queue: Queue) -> Iterator[Found]:
     if queue.kind not in ("rx", "tx"):
         yield f"{where}.kind", "neither rx nor tx"
-    yield from _texts(where, (queue.napi_source, queue.irq_source))
+    yield from _words(where, (queue.napi_source, queue.irq_source))
     if queue.index < 0:
         yield f"{where}.index", f"{queue.index} is no queue"
     yield from _cpus(f"{where}.rps_cpus", queue.rps_cpus or ())
@@ -97,7 +106,9 @@ def _irq(where: str, irq: Irq) -> Iterator[Found]:
 
 def _threads(where: str, threads: Iterable[Thread]) -> Iterator[Found]:
     for at, thread in enumerate(threads):
-        yield from _texts(f"{where}[{at}]", (thread.name, thread.policy))
+        yield from _texts(f"{where}[{at}]", (thread.name,))
+        if _POLICY.fullmatch(thread.policy) is None:
+            yield f"{where}[{at}].policy", "no scheduling class"
         yield from _cpus(f"{where}[{at}].cpus", thread.cpus)
 
 
@@ -112,6 +123,14 @@ def _texts(where: str, texts: Iterable[str]) -> Iterator[Found]:
     for text in texts:
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             yield where, "text that is not Unicode"
+
+
+def _words(where: str, texts: Iterable[str]) -> Iterator[Found]:
+    """The same for what no device's name is part of: it has no control characters either."""
+    for text in texts:
+        if not text.isprintable():
+            yield from _texts(where, (text,))
+            yield where, "text with control characters"
 
 
 def _unique(where: str, what: str, values: Collection[_T]) -> Iterator[Found]:
