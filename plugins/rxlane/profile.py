@@ -176,13 +176,17 @@ class _Merged:
         for section, rows in sections.items():
             self._merge(section, rows)
 
+    def _text(self, path: str) -> str | None:
+        """Return a file's text; no file has a path with a zero byte."""
+        return None if "\0" in path else self._read(path)
+
     def _find(self, name: str) -> tuple[str, str] | None:
         """Return path and text; None when it was read already or may be missing (`-name`)."""
         wanted = name.removeprefix("-")
         for path in _places(wanted):
             if path in self._seen:
                 return None
-            text = self._read(path)
+            text = self._text(path)
             if text is not None:
                 return path, text
         if name.startswith("-"):
@@ -218,7 +222,7 @@ class _Merged:
         return values
 
     def _include(self, path: str, values: dict[str, str]) -> None:
-        text = self._read(path)
+        text = self._text(path)
         if text is None:
             self.notes.append(f"{path} is not there: the profile's own defaults hold")
             return

@@ -225,3 +225,21 @@ def test_our_profiles(
     assert status == 2 and "leave DEV and --option out" in err
     status, _, err = run(capsys, "plan", "--profile", "no-such-profile", *argv[3:])
     assert status == 2 and "no-such-profile: is not there" in err and len(err.splitlines()) == 1
+
+
+def test_no_file_has_a_path_with_a_zero_byte(capsys: Captured, tmp_path: Path) -> None:
+    argv = ("plan", "--profile", str(tmp_path))
+    (tmp_path / "tuned.conf").write_text("[main]\ninclude=a\0b\n[napi]\nthreaded=on\n")
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "") and err.startswith("rxlane: profile a?b: is not there; ")
+    text = "[variables]\ninclude=/a\0b\n[napi]\nthreaded=on\n"
+    (tmp_path / "tuned.conf").write_text(text)
+    status, _, err = run(capsys, *argv, "--snapshot", _host(tmp_path))
+    assert status == 0
+    assert err == "note: /a?b is not there: the profile's own defaults hold\n"
+
+
+def _host(folder: Path) -> str:
+    file = folder / "host.json"
+    file.write_text(codec.dumps(simhost.snapshot()))
+    return str(file)
