@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__, look, request
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, legible
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only what TuneD wrote and will not write again; for the start of TuneD",
     )
     linking = _add(verbs, "link", "print the .link drop-in that makes the layout permanent")
-    linking.add_argument("device", metavar="DEV", help="network device")
+    linking.add_argument("device", type=request.device, metavar="DEV", help="network device")
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
     for name in ("apply", "confirm", "watch", "verify", "rollback", "link"):
@@ -103,7 +104,7 @@ def _add(
     parser = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
     if devices:
         hint = "network device; all physical ones when left out"
-        parser.add_argument("devices", nargs="*", metavar="DEV", help=hint)
+        parser.add_argument("devices", nargs="*", type=request.device, metavar="DEV", help=hint)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -128,12 +129,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _tell(done: Applied) -> None:
     for skip in done.plan.skips:
-        print(f"skipped: {skip}", file=sys.stderr)
+        _say(f"skipped: {skip}")
     for warning in done.plan.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        _say(f"warning: {warning}")
     for note in done.notes:
-        print(f"note: {note}", file=sys.stderr)
+        _say(f"note: {note}")
     print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already", flush=True)
+
+
+def _say(text: str) -> None:
+    print(legible(text), file=sys.stderr, flush=True)
 
 
 def _need_root() -> None:
@@ -173,7 +178,7 @@ def _apply(args: argparse.Namespace) -> int:
     for link in links or snapshot.links:
         if link.ifindex in kept:
             unit = f"rxlane-link@{link.ifindex}"
-            print(f"note: {unit} holds {link.name} to its .link file", file=sys.stderr)
+            _say(f"note: {unit} holds {link.name} to its .link file")
     if pending is not None:
         print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
     return 0
@@ -230,7 +235,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _log(level: str, text: str) -> None:
-    print(f"rxlane: {level}: {text}", file=sys.stderr, flush=True)
+    _say(f"rxlane: {level}: {text}")
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -285,9 +290,9 @@ def _rollback(args: argparse.Namespace) -> int:
     if not devices and not args.orphaned:
         confirm.cancel(store)
     for note in done.notes:
-        print(f"note: {note}", file=sys.stderr)
+        _say(f"note: {note}")
     for line in done.pending:
-        print(f"not put back: {line}", file=sys.stderr)
+        _say(f"not put back: {line}")
     print(f"{done.written} settings put back")
     return 1 if done.pending else 0
 
@@ -324,6 +329,9 @@ def _ends_soon(args: argparse.Namespace) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; every failure is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Standard error has it so: what the locale does not know is shown by its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
         if _ends_soon(args):
@@ -342,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RxlaneError as error:
         print(f"rxlane: {error}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):
-            print(f"rxlane: {note}", file=sys.stderr)
+            _say(f"rxlane: {note}")
         return 2 if error.kind.refused or error.kind is Kind.FORMAT else 1
     except OSError as error:
         print(f"rxlane: {error}", file=sys.stderr)

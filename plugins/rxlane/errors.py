@@ -87,7 +87,12 @@ class RxlaneError(Exception):
         return printable(text, LINE)
 
 
+def legible(text: str) -> str:
+    """Return a piece of foreign text without control characters and halves of characters."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def printable(text: str, limit: int = 60) -> str:
-    """Make a piece of foreign text fit for one line of a log: no control characters, bounded."""
-    safe = "".join(c if c.isprintable() else "?" for c in text)
+    """Make a piece of foreign text fit for one line of a log: legible, bounded."""
+    safe = legible(text)
     return safe if len(safe) <= limit else f"{safe[: limit - 3]}..."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rxlane import request
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, legible
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -103,9 +103,9 @@ def terminal(stream: TextIO, environment: Mapping[str, str], colour: str) -> tup
 
 
 def _write(name: str, text: str) -> None:
-    """Write a file, `-` for standard output; FORMAT when that cannot be."""
+    """Write a file, `-` for standard output, in UTF-8; FORMAT when that cannot be."""
     if name == "-":
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode())
         return
     try:
         Path(name).write_text(text, encoding="utf-8")
@@ -136,7 +136,7 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
         raise RxlaneError(Kind.OPTION, problem, remedy="leave DEV and --option out")
     policy, notes = request.from_profile(args.profile, snapshot.links)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {legible(note)}", file=sys.stderr)
     return policy
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rxlane import helperrows
 from rxlane.cells import number, policy_text, short_list
+from rxlane.errors import legible
 from rxlane.mapjson import present
 from rxlane.marks import Place, places
 from rxlane.model import Handled, Link, Snapshot
@@ -122,7 +123,7 @@ def _head(link: Link, before: Sample, after: Sample, counts: Counts, style: Styl
     rate = None
     if past is not None and past.total is not None and counts.total is not None:
         rate = _gain({0: past.total}, {0: counts.total}, 0, after.at - before.at)
-    name = style.paint(link.name, "heading")
+    name = style.paint(legible(link.name), "heading")
     return f"{name}: {number(rate)} packets/s, {SOURCE[counts.source]}"
 
 

@@ -32,6 +32,11 @@ def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
     return list(found.values())
 
 
+def device(argument: str) -> str:
+    """Return a device's name from the command line as netlink has it, whatever the locale is."""
+    return os.fsencode(argument).decode("utf-8", "replace")
+
+
 def from_options(texts: Sequence[str], devices: Sequence[str]) -> Policy:
     """Return the policy of `--option NAME=VALUE` arguments; OPTION when there is none."""
     from rxlane.policy import parse_assignments, parse_mixed

@@ -25,6 +25,10 @@ class Sysfs:
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
+    def _path(self, name: str) -> bytes:
+        """Return the path as the kernel has it: in UTF-8, whatever the locale is."""
+        return self.path(name).encode("utf-8", "surrogateescape")
+
     def read(self, name: str) -> str | None:
         """Return the file's text without surrounding white space, None when it cannot be read.
 
@@ -33,7 +37,7 @@ class Sysfs:
         """
         try:
             # Plain system calls: an apply reads thousands of these, and open() makes twice as many.
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return _contents(descriptor, name).decode("utf-8", "replace").strip()
             finally:
@@ -44,7 +48,7 @@ class Sysfs:
     def start(self, name: str) -> str:
         """Return the first page of a file that may be long, nothing when it cannot be read."""
         try:
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return os.read(descriptor, PAGE).decode("utf-8", "replace")
             finally:
@@ -65,7 +69,7 @@ class Sysfs:
                 if len(self._kept) >= self._keep:
                     return self.read(name)
                 access = os.O_RDWR if writable else os.O_RDONLY
-                descriptor = os.open(self.path(name), access | os.O_CLOEXEC)
+                descriptor = os.open(self._path(name), access | os.O_CLOEXEC)
                 self._kept[name] = descriptor
             data = os.pread(descriptor, READ_SIZE, 0)
         except OSError:
@@ -111,13 +115,13 @@ class Sysfs:
     def writable(self, name: str) -> bool:
         """True unless the file's mode lets nobody write it. access() tells root nothing."""
         try:
-            return bool(os.stat(self.path(name)).st_mode & stat.S_IWUSR)
+            return bool(os.stat(self._path(name)).st_mode & stat.S_IWUSR)
         except OSError:
             return True
 
     def names(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.path(directory)))
+            return sorted(_text(entry) for entry in os.listdir(self._path(directory)))
         except OSError:
             return []
 
@@ -126,36 +130,37 @@ class Sysfs:
         file it tells which namespace.
         """
         try:
-            return os.stat(self.path(name)).st_ino
+            return os.stat(self._path(name)).st_ino
         except OSError:
             return 0
 
     def exists(self, name: str) -> bool:
-        return os.path.exists(self.path(name))
+        return os.path.exists(self._path(name))
 
     def pin(self, directory: str) -> int:
         """Return a descriptor that only holds the directory; OSError when there is none."""
-        return os.open(self.path(directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(self._path(directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def folders(self, directory: str) -> list[str]:
         """Return the names of real directories inside, links not followed."""
         try:
-            with os.scandir(self.path(directory)) as entries:
-                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            with os.scandir(self._path(directory)) as entries:
+                own = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+            return sorted(_text(name) for name in own)
         except OSError:
             return []
 
     def target(self, link: str) -> str | None:
         """Return the resolved path of a symbolic link, None when it does not exist."""
-        path = self.path(link)
-        return os.path.realpath(path) if os.path.exists(path) else None
+        path = self._path(link)
+        return _text(os.path.realpath(path)) if os.path.exists(path) else None
 
     def write(self, name: str, text: str) -> None:
         """Write text in one system call; KERNEL or UNSUPPORTED with the kernel's reason."""
         if name in self._kept and self._rewrite(name, text):
             return
         try:
-            descriptor = os.open(self.path(name), os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(descriptor, text.encode())
             finally:
@@ -175,6 +180,11 @@ class Sysfs:
             self._forget(name)
             return False
         return True
+
+
+def _text(name: bytes) -> str:
+    """Return a name as netlink's are read: what is no UTF-8 is replaced."""
+    return name.decode("utf-8", "replace")
 
 
 def _number(text: str | None) -> int | None:

@@ -45,6 +45,7 @@ LAYERS = {
     "wanted": 3,
     "stages": 6,
     "moderation": 1,
+    "legible": 2,
     "rounding": 4,
     "policy": 3,
     "profile": 4,
@@ -114,6 +115,7 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
+    "legible",
     "rounding",
     "moderation",
     "places",
