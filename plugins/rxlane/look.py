@@ -44,7 +44,7 @@ def _count(text: str) -> int:
 def map_(args: argparse.Namespace) -> int:
     if args.watch is not None:
         return _watch(args)
-    snapshot = request.read_snapshot(args.snapshot) if args.snapshot else _observe()
+    snapshot = _observe() if args.snapshot is None else request.read_snapshot(args.snapshot)
     links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
     if args.svg is not None:
         from rxlane import svg
@@ -118,7 +118,7 @@ def plan(args: argparse.Namespace) -> int:
     from rxlane import show
     from rxlane.decide import decide
 
-    if args.snapshot:
+    if args.snapshot is not None:
         snapshot, devices = request.read_snapshot(args.snapshot), list(args.devices)
     else:
         snapshot = _observe()

@@ -86,6 +86,8 @@ def read_snapshot(path: str) -> Snapshot:
     from rxlane import codec, plausible
     from rxlane.stored import FORMAT
 
+    if not path:
+        raise RxlaneError(Kind.FORMAT, "--snapshot names no file", remedy="give '-' for stdin")
     try:
         text = text_of(path, SNAPSHOT_LIMIT)
     except OSError as error:
