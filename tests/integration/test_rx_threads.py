@@ -32,6 +32,7 @@ CASES = {
     "nothing is delivered after down",
     "CPUs come and go",
     "policy and affinity of users while CPUs are away",
+    "thread that does not get its CPU is stopped",
     "moves between namespaces",
     "device is removed under load",
 }
