@@ -184,15 +184,17 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
 def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
     """Return the CPU of each lane whose thread will be bound to one.
 
-    A thread that is there and that this plan does not bind counts with the CPUs it has.
+    A thread that is there and that this plan does not bind counts with the CPUs it has. Queues that
+    share a NAPI share its thread, which is planned at the first of them.
     """
     online = draft.view.snapshot.topology.online
     modes = {(w.link.name, w.lane.queue.index): w.mode for w in threaded}
     found = {}
     for key, lane in draft.view.lanes.items():
-        if modes.get(key, lane.mode) in (None, "off"):
+        first = key if lane.shared_with is None else (key[0], lane.shared_with)
+        if modes.get(first, lane.mode) in (None, "off"):
             continue
-        cpus = draft.wanted(Target(*key, CPUS))
+        cpus = draft.wanted(Target(*first, CPUS))
         if cpus is None and lane.thread is not None:
             cpus = cpulist.render(lane.thread.cpus)
         numbers = () if cpus is None else cpulist.parse(str(cpus))

@@ -170,6 +170,25 @@ def test_planned_interrupts_and_pollers_count() -> None:
     assert not {"2", "3"} & set(cpus_of(plan))
 
 
+def test_the_poller_of_queues_that_share_a_napi_counts_where_it_goes() -> None:
+    """On the first apply as on the second: it has been there only once it was moved."""
+    start = host()
+    link = start.links[0]
+    queues = tuple(replace(q, napi_id=8193) if q.kind == "rx" else q for q in link.queues)
+    apart = replace(link, queues=queues, napis=link.napis[:1])
+    sim, store = SimHost(replace(start, links=(apart,))), MemoryStore()
+    rows = [
+        Given("napi", "napi", (), {"threaded": "on", "thread_cpus": "3"}),
+        Given("napi", "before", (), {"threaded": "on", "thread_cpus": "5"}),
+        Given("flow_steering", "flows", (), {"rx_threads": "auto"}),
+    ]
+    apply(sim, store, parse(rows[:1]))
+    plan = apply(sim, store, parse(rows[1:])).plan
+    reasons = [c.reason for c in plan.changes if c.target.item == RX_THREADS]
+    assert "CPUs 1-4,6-7 are free" in reasons[0]
+    assert apply(sim, store, parse(rows[1:])).written == 0
+
+
 def test_devices_share_the_cpus() -> None:
     start = host()
     more = (replace(start.links[0], name=f"eth{n}", ifindex=2 + n, napis=()) for n in range(4))
