@@ -22,6 +22,11 @@ _TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)-tx-)(\d+)$", re.I)
 
 Named = tuple[str, int]  # rx or tx, and the queue
 
+# Drivers with a NAPI for each allocated queue although they use fewer: the first ones are those of
+# the RX queues. virtio_net uses no more than CPUs; igb has others for as many TX queues, behind
+# these (igb_alloc_q_vectors()).
+SPARE_NAPIS = ("virtio_net", "igb")
+
 
 def irq_queue(name: str) -> Named | None:
     """Return the queue that an IRQ action's name speaks of, None when it names none.
@@ -81,16 +86,21 @@ def link_queues(
     """Join queues, NAPIs and IRQs.
 
     counts: queue numbers by kind from sysfs; rows: this device's queue-get; irqs: by action name;
-    allocated: RX queues that the driver could use. queue-get wins; without any link from it, as
-    many NAPIs as RX queues are taken in order, because drivers add them in queue order and ids
-    ascend. virtio_net has a NAPI for each allocated queue although it uses no more queues than
-    CPUs: the first ones are those in use.
+    allocated: how many NAPIs the driver may have instead, of which the first ones are the RX
+    queues', 0 for no others than theirs. queue-get wins; without any link from it, as many NAPIs as
+    RX queues are taken in order, because drivers add them in queue order and ids ascend. Interrupts
+    that are named from 1 on tell that a first NAPI beyond that number receives nothing.
     """
     known = {(r.kind, r.index): r.napi_id for r in rows}
     # sysfs counts queues that a driver may have set aside; queue-get counts those in use.
     wanted = sorted(known) if known else [(k, i) for k in ("rx", "tx") for i in counts.get(k, ())]
+    last = {kind: sum(1 for k, _ in wanted if k == kind) for kind in ("rx", "tx")}
+    shift = {kind: _first_named(kind, number, irqs) for kind, number in last.items()}
+    named = {(kind, index - shift[kind]): found for (kind, index), found in irqs.items()}
     ordered = sorted(n.napi_id for n in napis)
     receive = [index for kind, index in wanted if kind == "rx"]
+    if len(ordered) == len(receive) + shift["rx"]:
+        ordered = ordered[shift["rx"] :]
     fits = len(ordered) in (len(receive), allocated) and 0 < len(receive) <= len(ordered)
     by_order = fits and not any(known.values())
     number_of = {n.napi_id: n.irq for n in napis}
@@ -102,8 +112,18 @@ def link_queues(
             if by_order and kind == "rx":
                 napi, source = ordered[receive.index(index)], "order"
         queue = Queue(kind, index, napi, source)
-        result.append(_with_irq(queue, number_of, irqs))
+        result.append(_with_irq(queue, number_of, named))
     return tuple(result)
+
+
+def _first_named(kind: str, count: int, irqs: Collection[Named]) -> int:
+    """Return the number that names give to the first of so many queues, 0 or 1.
+
+    tg3 names its interrupts by vector, and with RSS the first one is not any RX queue's: of four
+    queues the last is "eth0-rx-4" (tg3_request_irq() in drivers/net/ethernet/broadcom/tg3.c).
+    """
+    numbers = {index for of, index in irqs if of == kind}
+    return int(0 not in numbers and max(numbers, default=0) == count > 0)
 
 
 def _with_irq(
@@ -159,14 +179,16 @@ def read(
     # Most files of a device are in the folder of its hardware, which virtual ones lack.
     real = sysfs.exists(f"{base}/device")
     irqs = _device_irqs(sysfs, row.name) if real else {}
-    queues = link_queues(_queue_counts(sysfs, row.name), rows, napis, irqs, row.rx_allocated)
+    driver = _driver(sysfs, row.name) if real else ""
+    allocated = row.rx_allocated if driver in SPARE_NAPIS else 0
+    queues = link_queues(_queue_counts(sysfs, row.name), rows, napis, irqs, allocated)
     physical = real and _is_physical(sysfs, row.name)
     return Link(
         name=row.name,
         ifindex=row.ifindex,
         up=row.up,
         physical=physical,
-        driver=_driver(sysfs, row.name) if real else "",
+        driver=driver,
         node=_node(sysfs, base) if real else None,
         **(_device_wide(sysfs, base) if wide else {}),
         napis=ascending(napis),

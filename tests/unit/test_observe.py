@@ -24,6 +24,7 @@ from rxlane.model import (
     Thread,
 )
 from rxlane.netdev import QueueRow
+from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 from unit import simhost
 
@@ -87,6 +88,58 @@ def test_order_only_when_the_counts_fit() -> None:
     assert {q.napi_id for q in devices.link_queues(counts, rows, spare, {}, 5)} == {None}
     partly = [QueueRow(2, "rx", 0, 8193), *rows[1:]]
     assert [q.napi_id for q in devices.link_queues(counts, partly, napis, {})] == [8193, None, None]
+
+
+TG3 = {("rx", n): [40 + n] for n in range(1, 5)}  # eth0-txrx-1, or eth0-rx-1, to eth0-rx-4
+
+
+def linked(
+    receive: int, send: int, napis: int, irqs: dict[devices.Named, list[int]]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Queues that no queue-get links, with the NAPI and the IRQ that each is found to have."""
+    rows = [QueueRow(2, "rx", n, None) for n in range(receive)]
+    rows += [QueueRow(2, "tx", n, None) for n in range(send)]
+    own = [Napi(8193 + n) for n in range(napis)]
+    found = devices.link_queues({}, rows, own, irqs)
+    return {f"{q.kind}{q.index}": (q.napi_id, q.irq) for q in found}
+
+
+def test_names_that_count_from_one() -> None:
+    """tg3 with RSS: the first vector, and its NAPI, receive nothing."""
+    receivers = {f"rx{n}": (8194 + n, 41 + n) for n in range(4)}
+    assert linked(4, 1, 5, TG3 | {("tx", 0): [40]}) == receivers | {"tx0": (None, 40)}
+    assert linked(4, 0, 5, TG3) == receivers
+    assert linked(4, 0, 4, TG3) == {f"rx{n}": (8193 + n, 41 + n) for n in range(4)}
+    more = {("rx", 1): [41], ("rx", 2): [42], ("tx", 3): [43], ("tx", 4): [44]}
+    known = linked(2, 4, 5, more)
+    assert [known[f"rx{n}"] for n in range(2)] == [(None, 41), (None, 42)]
+    assert [known[f"tx{n}"][1] for n in range(4)] == [None, None, 43, 44]
+
+
+def test_names_that_count_from_zero() -> None:
+    named: dict[devices.Named, list[int]] = {("rx", n): [40 + n] for n in range(8)}
+    first = {f"rx{n}": (8193 + n, 40 + n) for n in range(4)}
+    assert linked(4, 0, 4, named) == first, "interrupts of queues that are not in use"
+    del named["rx", 0]
+    assert linked(4, 0, 4, named) == first | {"rx0": (8193, None)}
+    assert linked(4, 0, 5, named)["rx1"] == (None, 41)
+
+
+def device(root: Path, driver: str, napis: int) -> Link:
+    """A NIC of four RX queues, of the five that its driver could use."""
+    tree(root, {f"drivers/{driver}/uevent": "", "sys/class/net/eth0/device/uevent": ""})
+    (root / "sys/class/net/eth0/device/driver").symlink_to(root / "drivers" / driver)
+    rows = [QueueRow(2, "rx", n, None) for n in range(4)]
+    own = [Napi(8193 + n) for n in range(napis)]
+    row = LinkRow(2, "eth0", up=True, rx_allocated=5)
+    return devices.read(Sysfs(root), row, own, rows, (), wide=False)
+
+
+def test_napis_beyond_the_queues_in_use(tmp_path: Path) -> None:
+    virtio, igb, tg3 = (device(tmp_path / d, d, 5) for d in ("virtio_net", "igb", "tg3"))
+    assert [q.napi_id for q in virtio.queues] == [8193, 8194, 8195, 8196]
+    assert igb.queues == virtio.queues
+    assert (tg3.driver, {q.napi_source for q in tg3.queues}) == ("tg3", {"unknown"})
 
 
 def test_two_irqs_of_one_name_are_no_link() -> None:
