@@ -260,7 +260,7 @@ class Linux:
     def write_thread(self, pid: int, values: Values) -> None:
         """Set CPU and class of a NAPI's, an IRQ's or an rx thread, checked just before to be one.
 
-        Of a vhost thread the CPUs.
+        Of a vhost thread the CPUs; UNSUPPORTED when its control group has none of them.
 
         A thread that becomes real-time gets its CPUs first, one that ceases to be gets its class
         first: it never runs real-time outside the CPUs meant for that.
@@ -268,7 +268,7 @@ class Linux:
         if VHOST_CPUS in values:
             if threads.identify(self._sysfs, pid, threads.VHOST) is None:
                 raise RxlaneError(Kind.KERNEL, f"pid {pid} is no vhost thread any more")
-            threads.set_cpus(pid, cpulist.parse(str(values[VHOST_CPUS])))
+            _move_vhost(pid, str(values[VHOST_CPUS]))
             return
         kind, cpus, sched = _sort(values)
         found = threads.identify(self._sysfs, pid, kind)
@@ -287,6 +287,16 @@ class Linux:
     def _cpus(self, value: Value) -> tuple[int, ...]:
         """Return the CPUs of a list; all that there can be leave the choice to the kernel."""
         return processors.possible(self._sysfs) if value == KERNEL else cpulist.parse(str(value))
+
+
+def _move_vhost(pid: int, cpus: str) -> None:
+    try:
+        threads.set_cpus(pid, cpulist.parse(cpus))
+    except RxlaneError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL:
+            problem = f"the control group of thread {pid} has none of CPUs {cpus}"
+            raise RxlaneError(Kind.UNSUPPORTED, problem) from error
+        raise
 
 
 def _sort(values: Values) -> tuple[re.Pattern[str], str, str]:

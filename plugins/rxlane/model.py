@@ -53,7 +53,11 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A kernel thread of a lane: of a NAPI, an interrupt or a tap, or an rx thread."""
+    """A kernel thread of a lane: of a NAPI, an interrupt or a tap, or an rx thread.
+
+    allowed: of a tap's thread, which is in its guest's control group, the CPUs that this group's
+    tasks may have; () where that is not known.
+    """
 
     pid: int
     name: str
@@ -61,6 +65,7 @@ class Thread:
     priority: int
     nice: int
     cpus: tuple[int, ...]
+    allowed: tuple[int, ...] = field(default=(), metadata=LATER)
 
     @property
     def sched(self) -> str:

@@ -55,6 +55,8 @@ class Target(NamedTuple):
         return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
 
 
+# Settings whose number is a thread's, with what it is called.
+THREAD_OF = dict.fromkeys(RX_THREAD_ITEMS, "rx thread") | {VHOST_CPUS: "vhost thread"}
 # What the number of a target counts, where it is no RX queue.
 _KINDS = dict.fromkeys(TX_ITEMS, "tx") | dict.fromkeys(RX_THREAD_ITEMS, "rx-thread")
 _KINDS[VHOST_CPUS] = "vhost"
@@ -141,7 +143,8 @@ class Skip:
     reason: str
 
     def __str__(self) -> str:
-        where = self.device if self.queue < 0 else f"{self.device} queue {self.queue}"
+        kind = THREAD_OF.get(self.item, "queue")
+        where = self.device if self.queue < 0 else f"{self.device} {kind} {self.queue}"
         if self.device == HOST:
             where = "host"
         return f"{where}: {self.item} {self.kind}: {self.reason}"

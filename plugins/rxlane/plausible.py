@@ -110,6 +110,7 @@ def _threads(where: str, threads: Iterable[Thread]) -> Iterator[Found]:
         if _POLICY.fullmatch(thread.policy) is None:
             yield f"{where}[{at}].policy", "no scheduling class"
         yield from _cpus(f"{where}[{at}].cpus", thread.cpus)
+        yield from _cpus(f"{where}[{at}].allowed", thread.allowed)
 
 
 def _cpus(where: str, numbers: Iterable[int]) -> Iterator[Found]:

@@ -126,17 +126,22 @@ class View:
         return None if lane is None else read_lane(lane, target.item)
 
     def holds(self, target: Target, value: Value | None) -> bool:
-        """True when the setting has the value, as far as the CPUs that are online let it."""
+        """True when the setting has the value, as far as the CPUs that are online and its thread's
+        control group let it.
+        """
         found = self.read(target)
-        if found == value or not self.offline or target.item not in ONLINE_ITEMS:
+        thread = self.vhost(target) if target.item == VHOST_CPUS else None
+        allowed = () if thread is None else thread.allowed
+        if found == value or not (self.offline or allowed) or target.item not in ONLINE_ITEMS:
             return found == value
-        return self._online(found) == self._online(value) != set()
+        return self._reached(found, allowed) == self._reached(value, allowed) != set()
 
-    def _online(self, value: Value | None) -> set[int]:
-        """Return the CPUs of a list that are online; none of what is no list."""
+    def _reached(self, value: Value | None, allowed: Collection[int]) -> set[int]:
+        """Return the CPUs of a list that are online and, if any are, allowed; none of no list."""
         if not isinstance(value, str) or value in (OFF, KERNEL):
             return set()
-        return {*cpulist.parse(value)} - self.offline
+        reached = {*cpulist.parse(value)} - self.offline
+        return reached.intersection(allowed) if allowed else reached
 
     def _vhost(self, target: Target) -> str | None:
         thread = self.vhost(target)

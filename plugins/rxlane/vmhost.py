@@ -56,8 +56,14 @@ def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[
     reason = f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]"
     for tap in taps:
         for number, thread in enumerate(tap.vhosts):
-            target = Target(tap.name, number, VHOST_CPUS)
-            draft.want(target, cpulist.render(cpus), f"{reason}, {thread.name}")
+            # __sched_setaffinity() drops the others, and answers EINVAL where none is left.
+            own = [n for n in cpus if n in thread.allowed or not thread.allowed]
+            if own:
+                target = Target(tap.name, number, VHOST_CPUS)
+                draft.want(target, cpulist.render(own), f"{reason}, {thread.name}")
+                continue
+            why = f"the control group of {thread.name} has CPUs {cpulist.render(thread.allowed)}"
+            draft.skip(tap.name, number, VHOST_CPUS, "left-alone", f"{why} only")
 
 
 def _rps(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int, ...]) -> None:

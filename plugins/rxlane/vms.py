@@ -3,8 +3,8 @@
 
 A tap is known by its tun_flags, the process behind it by the "iff:" line of its descriptor
 (tun_chr_show_fdinfo() in drivers/net/tun.c). vhost threads are called vhost-PID: kernel threads
-before 6.4, threads of the process itself since (vhost_task_create()). Threads of QEMU that run a
-vCPU are called "CPU 0/KVM" or "CPU 0/TCG".
+before 6.4, threads of the process itself since (vhost_task_create()), in its control groups either
+way. Threads of QEMU that run a vCPU are called "CPU 0/KVM" or "CPU 0/TCG".
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from rxlane import threads
 from rxlane.model import Link, Thread
+from rxlane.processors import CGROUPS
 from rxlane.sysfs import Sysfs
 
 _VCPU = re.compile(r"CPU \d+/(?:KVM|TCG)")
@@ -92,7 +93,15 @@ def _with_workers(
 def workers(sysfs: Sysfs, pids: Iterable[int]) -> tuple[Thread, ...]:
     """Return those of the threads that are vhost's, as they are now."""
     known = (threads.read(sysfs, pid, threads.VHOST) for pid in pids)
-    return tuple(thread for thread in known if thread is not None)
+    return tuple(replace(t, allowed=_allowed(sysfs, t.pid)) for t in known if t is not None)
+
+
+def _allowed(sysfs: Sysfs, pid: int) -> tuple[int, ...]:
+    """Return the CPUs that the thread's control group has, () where the kernel does not tell."""
+    group = sysfs.read(f"proc/{pid}/cpuset")
+    files = (f"{group}/cpuset.cpus.effective", f"/cpuset{group}/cpuset.effective_cpus")
+    known = () if group is None else (sysfs.cpus(f"{CGROUPS}{file}") for file in files)
+    return next(filter(None, known), ())
 
 
 def _bound(sysfs: Sysfs, vcpus: Iterable[int]) -> tuple[int, ...]:

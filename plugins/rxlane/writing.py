@@ -33,12 +33,12 @@ from rxlane.items import (
 from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.netlink import NetlinkError
-from rxlane.plan import HOST, WHOLE, Change, Target, phases
+from rxlane.plan import HOST, THREAD_OF, WHOLE, Change, Target, phases
 from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
-# What a driver or an interrupt may turn out not to have only when it is written.
-LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED}
+# What a driver, an interrupt or a control group may turn out not to have only when it is written.
+LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED, VHOST_CPUS}
 # Settings that are not written with a queue's others: interrupts', and those of their threads.
 _TOGETHER = {item: item for item in (*IRQ_ITEMS, IRQ_THREADED)}
 _TOGETHER |= dict.fromkeys(IRQ_THREAD_ITEMS, "irq-thread")
@@ -60,8 +60,9 @@ def _group(wanted: tuple[Target, Value]) -> tuple[str, int, str]:
 class Outcome:
     """written: how many settings. failed: in the order of writing.
 
-    refused: what cannot be had, with the reason: interrupts that cannot be moved or switched, and
-    what a driver lacks. An interrupt that is not switched gets no thread either.
+    refused: what cannot be had, with the reason: interrupts that cannot be moved or switched, CPUs
+    that a thread's control group has not, and what a driver lacks. An interrupt that is not
+    switched gets no thread either.
     """
 
     written: int = 0
@@ -86,10 +87,11 @@ class Outcome:
 
 
 def _locate(error: RxlaneError, target: Target) -> None:
-    """Say where it happened; the number of one of RX_THREAD_ITEMS is a thread's."""
+    """Say where it happened; the number of one of THREAD_OF is a thread's."""
     error.device, error.queue = target.device, None if target.queue == WHOLE else target.queue
-    if target.item in RX_THREAD_ITEMS:
-        error.problem, error.queue = f"rx thread {target.queue}: {error.problem}", None
+    if target.item in THREAD_OF:
+        name = f"{THREAD_OF[target.item]} {target.queue}"
+        error.problem, error.queue = f"{name}: {error.problem}", None
 
 
 def write(

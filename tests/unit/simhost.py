@@ -413,8 +413,9 @@ class SimHost:
         self._write(f"thread {pid} {dict(values)}", change)
 
     def _move_vhost(self, pid: int, cpus: tuple[int, ...]) -> None:
+        """As __sched_setaffinity() does it: what the thread's cpuset has of them."""
         for name, link in self.links.items():
-            moved = (replace(t, cpus=cpus) if t.pid == pid else t for t in link.vhosts)
+            moved = (_within(t, cpus) if t.pid == pid else t for t in link.vhosts)
             self.links[name] = replace(link, vhosts=tuple(moved))
 
     def write_irq_mode(self, number: int, mode: str) -> None:
@@ -561,6 +562,13 @@ class SimHost:
 
     def rename(self, old: str, new: str) -> None:
         self.links[new] = replace(self.links.pop(old), name=new)
+
+
+def _within(thread: Thread, cpus: tuple[int, ...]) -> Thread:
+    own = tuple(n for n in cpus if n in thread.allowed or not thread.allowed)
+    if not own:
+        raise RxlaneError(Kind.UNSUPPORTED, f"the control group of thread {thread.pid} has none")
+    return replace(thread, cpus=own)
 
 
 def _with_timer(napi: Napi, item: str, value: int) -> Napi:

@@ -41,6 +41,7 @@ def put(name: str, path: str, value: object) -> str:
         ("topology.cpus.1.number", 0, "topology.cpus: the same number twice"),
         ("topology.cpus.1.number", -1, "topology.cpus: -1 is not from 0 to 65535"),
         ("topology.isolated", [2**40], "topology.isolated: 1099511627776 is not"),
+        ("threads.0.allowed", [-1], "threads[0].allowed: -1 is not"),
         ("irqs.0.threaded", 5, "irqs[0].threaded: 5 is neither 0 nor 1"),
         ("irqs.0.cpus", [-3], "irqs[0].cpus: -3 is not"),
         ("links.0.name", "", "links[0].name: empty"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from rxlane import stages, threads, uapi, vms
 from rxlane.apply import apply
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError
+from rxlane.errors import Kind, RxlaneError
 from rxlane.items import VHOST_CPUS
+from rxlane.journal import Store
 from rxlane.kernel import Linux
 from rxlane.model import Link, Queue, Snapshot, Thread
 from rxlane.plan import Target
@@ -23,6 +25,7 @@ from rxlane.sections import Policy
 from rxlane.verify import verify
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
+from unit.test_converge import UP, Bench
 from unit.test_observe import tree
 from unit.test_threads import stat_line
 
@@ -35,7 +38,8 @@ def asked(**options: str) -> Policy:
 
 
 def tap(name: str = "tap0", ifindex: int = 9, count: int = 2) -> Link:
-    own = (Thread(5000 + n, f"vhost-{QEMU}", "other", 0, 0, tuple(range(8))) for n in range(count))
+    first = 5000 + 10 * ifindex
+    own = (Thread(first + n, f"vhost-{QEMU}", "other", 0, 0, tuple(range(8))) for n in range(count))
     queues = (Queue("rx", 0, rps_cpus=()), Queue("tx", 0))
     return Link(name, ifindex, True, False, queues=queues, tap=True, vhosts=tuple(own))
 
@@ -120,6 +124,83 @@ def test_a_guest_that_ended_needs_nothing() -> None:
     assert rollback(sim, store).pending == () and store.load() is None
 
 
+# -- guests with CPUs of their own ----------------------------------------------------------------
+
+
+def confined(link: Link, *cpus: int) -> Link:
+    """The tap of a guest whose control group has these CPUs, to which they are all bound."""
+    own = (replace(thread, cpus=cpus, allowed=cpus) for thread in link.vhosts)
+    return replace(link, vhosts=tuple(own))
+
+
+def cpus_of(sim: SimHost, name: str) -> tuple[int, ...]:
+    return sim.links[name].vhosts[0].cpus
+
+
+def test_a_thread_gets_what_its_control_group_has() -> None:
+    start = host(confined(tap(count=1), 4, 5, 6, 7), tap("tap1", 10, count=1))
+    sim, store = SimHost(start), MemoryStore()
+    before = sim.observe()
+    done = apply(sim, store, asked(vhost_cpus="2-5"))
+    assert cpus_of(sim, "tap0") == (4, 5)
+    assert cpus_of(sim, "tap1") == (2, 3, 4, 5)
+    assert verify(done.plan, sim.observe()) == () and done.plan.skips == ()
+    assert apply(sim, store, asked(vhost_cpus="2-5")).written == 0
+    assert rollback(sim, store).pending == () and sim.observe() == before
+
+
+def test_a_thread_whose_control_group_has_none_is_left_alone() -> None:
+    start = host(confined(tap(count=1), 4, 5, 6, 7), tap("tap1", 10, count=1))
+    sim = SimHost(start)
+    done = apply(sim, MemoryStore(), asked(vhost_cpus="0-3"))
+    auto = decide(replace(start, vcpus=(4, 5, 6, 7)), asked(vhost_cpus="auto"))
+    for plan in (done.plan, auto):
+        assert [str(skip) for skip in plan.skips] == [
+            f"tap0 vhost thread 0: vhost-cpus left-alone: the control group of vhost-{QEMU} has"
+            " CPUs 4-7 only"
+        ]
+        assert [(c.target.device, c.after) for c in plan.changes] == [("tap1", "0-3")]
+    assert cpus_of(sim, "tap0") == (4, 5, 6, 7)
+    assert cpus_of(sim, "tap1") == (0, 1, 2, 3)
+
+
+def test_a_control_group_that_changes_meanwhile() -> None:
+    """The guest's tasks are moved between the look and the write, or before the rollback."""
+    sim, store = SimHost(host(tap(count=1), tap("tap1", 10, count=1))), MemoryStore()
+
+    def moved() -> None:
+        sim.links["tap0"] = confined(sim.links["tap0"], 4, 5, 6, 7)
+        sim.on_write = None
+
+    sim.on_write = moved
+    done = apply(sim, store, asked(vhost_cpus="0-3"))
+    assert [(s.device, s.kind) for s in done.plan.skips] == [("tap0", "unsupported")]
+    assert done.unmovable == {Target("tap0", 0, VHOST_CPUS)}
+    assert cpus_of(sim, "tap1") == (0, 1, 2, 3)
+    again = apply(sim, store, asked(vhost_cpus="4-5"))
+    assert again.plan.skips == () and cpus_of(sim, "tap0") == (4, 5)
+    back = rollback(sim, store)
+    assert back.pending == () and cpus_of(sim, "tap0") == (4, 5, 6, 7)
+
+
+def test_a_refusal_is_no_cause_to_leave_the_next_guest_alone(tmp_path: Path) -> None:
+    both = parse_mixed("vms", ["eth0"], {"threaded": "on", "vhost_cpus": "0-3"})
+    bench = Bench(SimHost(host(tap(count=1))), Store(tmp_path), both)
+    sim = bench.host
+    sim.links["tap0"] = tap(count=1)
+
+    def moved() -> None:
+        sim.links["tap0"] = confined(sim.links["tap0"], 4, 5, 6, 7)
+        sim.on_write = None
+
+    sim.on_write = moved
+    bench.happens(UP)
+    assert cpus_of(sim, "tap0") == (4, 5, 6, 7)
+    sim.links["tap0"] = tap(count=1)
+    bench.happens(UP)
+    assert cpus_of(sim, "tap0") == (0, 1, 2, 3)
+
+
 def test_they_are_read_where_they_matter() -> None:
     assert VHOST_CPUS in stages.reads(asked(vhost_cpus="auto"), ())
     assert VHOST_CPUS in stages.reads(asked(tap_rps="off"), ())
@@ -157,6 +238,43 @@ def test_taps_have_the_threads_of_their_process(tmp_path: Path) -> None:
     assert [t.pid for t in links[0].vhosts] == [pid] and links[1].vhosts == ()
     assert vcpus == (), "the vCPU's thread is gone"
     assert vms.with_machines(sysfs, [Link("eth0", 2, True, True)])[1] == ()
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["machine.slice/vm/cpuset.cpus.effective", "cpuset/machine.slice/vm/cpuset.effective_cpus"],
+)
+def test_cpus_of_the_control_group(tmp_path: Path, file: str) -> None:
+    pid = os.getpid()
+    sysfs = tree(tmp_path, machines(pid))
+    assert vms.workers(sysfs, [pid])[0].allowed == ()
+    tree(tmp_path, {f"proc/{pid}/cpuset": "/machine.slice/vm\n", f"sys/fs/cgroup/{file}": "4-7\n"})
+    assert vms.workers(sysfs, [pid])[0].allowed == (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EINVAL, Kind.UNSUPPORTED), (errno.EPERM, Kind.KERNEL)]
+)
+def test_what_the_kernel_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: Kind
+) -> None:
+    def refuse(pid: int, cpus: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    pid = os.getpid()
+    tree(tmp_path, machines(pid))
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    with pytest.raises(RxlaneError, match=f"thread {pid}") as raised:
+        Linux(tmp_path).write_thread(pid, {VHOST_CPUS: "0-3"})
+    assert raised.value.kind is kind
+
+
+def test_messages_name_the_thread() -> None:
+    sim = SimHost(host(tap()))
+    sim.fail_at = 1
+    with pytest.raises(RxlaneError) as raised:
+        apply(sim, MemoryStore(), asked(vhost_cpus="0-3"))
+    assert str(raised.value) == "tap0: vhost thread 1: refused by the test"
 
 
 def test_kernel_threads_of_older_kernels(tmp_path: Path) -> None:
