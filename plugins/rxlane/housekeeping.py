@@ -14,6 +14,7 @@ from rxlane.draft import Draft, check_cpus, one_value
 from rxlane.items import TIMER_MIGRATION, WORKQUEUE
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import IrqLayout
+from rxlane.settings import requested
 
 ABSENT = "this kernel does not have it"
 
@@ -44,8 +45,16 @@ def _want(draft: Draft, section: IrqLayout, option: str, item: str, value: int |
 
 
 def _free(draft: Draft, busy: Collection[int]) -> tuple[int, ...]:
-    """Return every CPU, also one that is or may yet come, but the busy and those set apart."""
-    host = draft.view.snapshot.topology
-    known = {cpu.number for cpu in host.cpus} | set(draft.view.snapshot.workqueue_cpus or ())
+    """Return every CPU, also one that is or may yet come, but the busy and those set apart.
+
+    Where the kernel has left just these of a mask, that stays: written anew, it would not tell any
+    more what to give back when an isolated partition ends.
+    """
+    snapshot = draft.view.snapshot
+    host, asked = snapshot.topology, requested(snapshot) or ()
+    known = {cpu.number for cpu in host.cpus}.union(asked)
     away = {*busy, *host.isolated, *host.nohz_full, *host.partitioned}
-    return tuple(sorted(known - away)) if set(host.online) - away else ()
+    if not set(host.online) - away:
+        return ()
+    free = tuple(sorted(known - away))
+    return asked if free == snapshot.workqueue_cpus else free

@@ -311,8 +311,11 @@ class Snapshot:
     """Everything that the pure parts work on; holds no addresses and no host name.
 
     writers: programs that were running and write the same settings, such as irqbalance.
-    sessions: devices over which somebody is logged in. workqueue_cpus: of unbound kernel workers.
-    hidden_logins: somebody is logged in, and over which device cannot be told.
+    sessions: devices over which somebody is logged in. hidden_logins: somebody is, and over which
+    device cannot be told. workqueue_cpus: of unbound kernel workers;
+    workqueue_requested: the mask last written, where the kernel tells that apart: it takes the CPUs
+    of isolated partitions, workqueue_isolated, off when a partition is made, and not when a mask is
+    written.
     unreserved: CPUs where nothing keeps time for tasks beside real-time ones. stalld: it runs.
     vcpus: CPUs to which threads that run a vCPU are bound. virtual: the host is a virtual machine.
     """
@@ -334,6 +337,8 @@ class Snapshot:
     vcpus: tuple[int, ...] = field(default=(), metadata=LATER)
     virtual: bool = field(default=False, metadata=LATER)
     hidden_logins: bool = field(default=False, metadata=LATER)
+    workqueue_requested: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    workqueue_isolated: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def link(self, name: str) -> Link | None:
         return next((li for li in self.links if li.name == name), None)

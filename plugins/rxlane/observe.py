@@ -92,10 +92,9 @@ def observe(
         notes=notes,
         sysctls=hostfiles.sysctls(sysfs),
         writers=hostfiles.writers(sysfs),
-        workqueue_cpus=sysfs.mask(places.WORKQUEUES),
         vcpus=vcpus,
     )
-    found = _with_offline(sysfs, found)
+    found = _with_workqueues(sysfs, _with_offline(sysfs, found))
     # What only planning needs, which is always about the whole host.
     planning = names is None and THREADED in asked
     return _for_planning(sysfs, found, everything) if planning else found
@@ -187,16 +186,25 @@ def refresh(
         links = [
             replace(link, vhosts=vms.workers(sysfs, (t.pid for t in link.vhosts))) for link in links
         ]
-    mask = places.WORKQUEUES
     found = replace(
         before,
         links=tuple(links),
         irqs=_irqs(sysfs, links) if asked & BY_IRQ else before.irqs,
         threads=_threads(sysfs, links) if asked & {*THREADS_OF[THREADED]} else before.threads,
         sysctls=hostfiles.sysctls(sysfs) if asked & {*SYSCTL_ITEMS} else before.sysctls,
-        workqueue_cpus=sysfs.mask(mask) if WORKQUEUE in asked else before.workqueue_cpus,
     )
-    return _with_offline(sysfs, found)
+    found = _with_offline(sysfs, found)
+    return _with_workqueues(sysfs, found) if WORKQUEUE in asked else found
+
+
+def _with_workqueues(sysfs: Sysfs, found: Snapshot) -> Snapshot:
+    away = set(sysfs.mask(places.WORKQUEUES_ISOLATED) or ())
+    return replace(
+        found,
+        workqueue_cpus=sysfs.mask(places.WORKQUEUES),
+        workqueue_requested=sysfs.mask(places.WORKQUEUES_REQUESTED),
+        workqueue_isolated=tuple(sorted(away.intersection(found.topology.partitioned))),
+    )
 
 
 def _with_offline(sysfs: Sysfs, found: Snapshot) -> Snapshot:

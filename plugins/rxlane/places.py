@@ -36,6 +36,10 @@ DEVICE_FILE = {
 }
 QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
 WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
+# What was last written there, and CPUs of isolcpus= and of isolated partitions, on kernels where
+# making a partition takes its CPUs off; older ones have neither.
+WORKQUEUES_REQUESTED = f"{WORKQUEUES}_requested"
+WORKQUEUES_ISOLATED = f"{WORKQUEUES}_isolated"
 
 
 def of_host(item: str) -> str:

@@ -49,6 +49,8 @@ def _problems(snapshot: Snapshot) -> Iterator[Found]:
         if of.sched and _SCHED.fullmatch(of.sched) is None:
             yield f"irq_threads[{at}].sched", "no POLICY:NUMBER"
     yield from _cpus("workqueue_cpus", snapshot.workqueue_cpus or ())
+    yield from _cpus("workqueue_requested", snapshot.workqueue_requested or ())
+    yield from _cpus("workqueue_isolated", snapshot.workqueue_isolated)
     yield from _cpus("unreserved", snapshot.unreserved)
     yield from _cpus("vcpus", snapshot.vcpus)
 

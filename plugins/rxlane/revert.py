@@ -214,7 +214,7 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
     reviving = {c.target: c.after for c in plan.changes if c.target.item in THREADS_OF}
     for target, entry in sorted(unwanted.items(), key=lambda row: row[0].item in THREAD_ITEMS):
         found = view.read(target)
-        if entry.before is None or view.holds(target, entry.before):
+        if entry.before is None or view.is_back(target, entry.before):
             continue
         if found is None and not begins(target, reviving):
             continue  # a thread that is gone needs nothing; a device that is down keeps its entry
@@ -222,7 +222,8 @@ def _back(unwanted: Mapping[Target, Entry], plan: Plan, view: View) -> list[Chan
             reviving[target] = entry.before
         link = view.links.get(target.device)
         price = disruption(target.item, "" if link is None else link.driver)
-        back.append(Change(target, found, entry.before, REASON, price))
+        after = view.returning(target, entry.before)
+        back.append(Change(target, found, after, REASON, price))
     return back
 
 
@@ -238,7 +239,7 @@ def _done_with(
     for target, entry in unwanted.items():
         if target.item in THREAD_ITEMS or target.device in reset:
             continue
-        if entry.after is None and entry.before is not None and view.holds(target, entry.before):
+        if entry.after is None and entry.before is not None and view.is_back(target, entry.before):
             yield target
 
 

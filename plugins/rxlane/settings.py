@@ -107,7 +107,7 @@ class View:
         """Return the setting's value, None when what it belongs to is not there."""
         if target.device == HOST:
             if target.item == WORKQUEUE:
-                return listed(self.snapshot.workqueue_cpus)
+                return listed(requested(self.snapshot))
             return self.sysctls.get(target.item)
         if target.item in TX_ITEMS:
             sender = self.senders.get((target.device, target.queue))
@@ -135,6 +135,21 @@ class View:
         if found == value or not (self.offline or allowed) or target.item not in ONLINE_ITEMS:
             return found == value
         return self._reached(found, allowed) == self._reached(value, allowed) != set()
+
+    def is_back(self, target: Target, original: Value) -> bool:
+        """True when an original has come back, as far as it can now."""
+        return self.holds(target, self.returning(target, original))
+
+    def returning(self, target: Target, original: Value) -> Value:
+        """Return what brings an original back now.
+
+        A mask for kernel workers that was written before a partition was isolated had no effect on
+        the CPUs of that, and written now it would.
+        """
+        if target.item != WORKQUEUE or self.read(target) == original:
+            return original
+        left = {*cpulist.parse(str(original))}.difference(self.snapshot.workqueue_isolated)
+        return cpulist.render(left) if left else original
 
     def _reached(self, value: Value | None, allowed: Collection[int]) -> set[int]:
         """Return the CPUs of a list that are online and, if any are, allowed; none of no list."""
@@ -170,6 +185,12 @@ class View:
         link = self.links.get(target.device)
         own = () if link is None else link.helpers
         return next((helper for helper in own if helper.number == target.queue), None)
+
+
+def requested(snapshot: Snapshot) -> tuple[int, ...] | None:
+    """Return the mask for kernel workers that stands, whatever partitions take off it."""
+    known = snapshot.workqueue_requested
+    return snapshot.workqueue_cpus if known is None else known
 
 
 def read_device(link: Link, item: str) -> Value | None:

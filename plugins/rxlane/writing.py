@@ -283,7 +283,7 @@ def _put_back(
     devices = {t.device for t in values}
     for targets in phases(values):
         present = (t for t in targets if view.read(t) is not None)
-        due = [(t, values[t]) for t in present if not view.holds(t, values[t])]
+        due = [(t, view.returning(t, values[t])) for t in present if not view.is_back(t, values[t])]
         outcome = write(kernel, view, due, go_on=True)
         written += outcome.written
         failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
@@ -304,7 +304,7 @@ def missing(view: View, originals: Mapping[Target, Value | None]) -> dict[Target
     """
     result = {}
     for target, original in originals.items():
-        if original is None or view.holds(target, original):
+        if original is None or view.is_back(target, original):
             continue
         found = view.read(target)
         if found is not None:

@@ -205,6 +205,8 @@ class SimHost:
         self.sessions = start.sessions
         self.hidden_logins = start.hidden_logins
         self.workqueue_cpus = start.workqueue_cpus
+        self.workqueue_requested = start.workqueue_requested
+        self.workqueue_isolated = start.workqueue_isolated
         self.lacking: set[str] = set()  # tunables that are shown and cannot be set
         self.rounds: dict[str, Callable[[int], int]] = {}  # what drivers make of tunables' numbers
         self.strict_moderation = False  # of its drivers, see _refuse_moderation()
@@ -256,6 +258,8 @@ class SimHost:
             sessions=self.sessions,
             hidden_logins=self.hidden_logins,
             workqueue_cpus=self.workqueue_cpus,
+            workqueue_requested=self.workqueue_requested,
+            workqueue_isolated=self.workqueue_isolated,
         )
 
     def _write(self, what: str, change: Callable[[], None]) -> None:
@@ -536,7 +540,10 @@ class SimHost:
     def write_sysctl(self, name: str, value: int | str) -> None:
         def change() -> None:
             if name == "workqueue-cpus":
+                # workqueue_set_unbound_cpumask(): it takes isolated CPUs, too, and stores both.
                 self.workqueue_cpus = _cpus(str(value))
+                if self.workqueue_requested is not None:
+                    self.workqueue_requested = self.workqueue_cpus
             else:
                 self.sysctls[name] = int(value)
 
@@ -559,6 +566,14 @@ class SimHost:
             q if q.napi_id is None else replace(q, napi_id=q.napi_id + shift) for q in one.queues
         )
         self.links[name] = replace(one, napis=napis, queues=queues)
+
+    def isolate(self, *cpus: int) -> None:
+        """Make or end an isolated partition: workqueue_unbound_exclude_cpumask()."""
+        self.topology = replace(self.topology, partitioned=cpus)
+        self.workqueue_isolated = cpus
+        if self.workqueue_requested is not None:
+            left = tuple(n for n in self.workqueue_requested if n not in cpus)
+            self.workqueue_cpus = left or self.workqueue_requested
 
     def rename(self, old: str, new: str) -> None:
         self.links[new] = replace(self.links.pop(old), name=new)

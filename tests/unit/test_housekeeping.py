@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from rxlane import observe
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import WORKQUEUE
 from rxlane.model import Snapshot
+from rxlane.plan import HOST, WHOLE, Target
 from rxlane.policy import Given, parse
 from rxlane.rollback import rollback
+from rxlane.settings import View
 from rxlane.verify import verify
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
 from unit.test_layout import asked, host, refusal
+from unit.test_observe import tree
 
 ALL = {"workqueue_cpus": "auto", "timer_migration": "0"}
 
@@ -95,6 +101,85 @@ def test_they_come_back() -> None:
     assert verify(done.plan, sim.observe()) == ()
     rollback(sim, store)
     assert simhost.settings(sim) == before and store.text is None
+
+
+# -- isolated partitions ------------------------------------------------------------------------
+
+
+def split(*isolated: int) -> SimHost:
+    """Kernel workers may go everywhere, as far as an isolated partition of these CPUs lets them."""
+    sim = SimHost(replace(host(), workqueue_requested=tuple(range(8))))
+    sim.isolate(*isolated)
+    return sim
+
+
+POLL = {"threaded": "busy-poll@3", "thread_cpus": "3", "workqueue_cpus": "auto"}
+
+
+def test_the_mask_asked_for_comes_back_once_the_partition_is_gone() -> None:
+    sim, store = split(4, 5, 6, 7), MemoryStore()
+    apply(sim, store, asked(**POLL))
+    assert sim.workqueue_cpus == sim.workqueue_requested == (0, 1, 2)
+    sim.isolate()
+    assert rollback(sim, store).pending == ()
+    assert sim.workqueue_requested == tuple(range(8)) and store.text is None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_workers_do_not_come_back_into_a_partition(before: bool) -> None:
+    """Writing cpumask takes no notice of partitions, and the rollback must not push them in."""
+    for leave in ("rollback", "other policy", "failed apply"):
+        sim, store = split(*range(4, 8) if before else ()), MemoryStore()
+        if leave == "failed apply":
+            sim.isolate(4, 5, 6, 7)
+            sim.lie_at = 2  # timer_migration, just before the mask
+            with pytest.raises(RxlaneError):
+                apply(sim, store, asked(**POLL, timer_migration="0"))
+            assert [line.split()[-1] for line in sim.log if "workq" in line] == ["0-2", "0-3"]
+        else:
+            apply(sim, store, asked(**POLL))
+            sim.isolate(4, 5, 6, 7)
+        if leave == "rollback":
+            assert rollback(sim, store).pending == ()
+        elif leave == "other policy":
+            apply(sim, store, asked(timer_migration="0"))
+            assert apply(sim, store, asked(timer_migration="0")).written == 0
+        assert sim.workqueue_cpus == (0, 1, 2, 3), leave
+        rollback(sim, store)
+        assert sim.workqueue_cpus == (0, 1, 2, 3) and store.text is None
+
+
+def test_a_mask_that_a_partition_made_smaller_is_as_planned() -> None:
+    sim, store = split(), MemoryStore()
+    done = apply(sim, store, asked(workqueue_cpus="0-5"))
+    sim.isolate(4, 5, 6, 7)
+    assert sim.workqueue_cpus == (0, 1, 2, 3)
+    assert verify(done.plan, sim.observe()) == ()
+    assert apply(sim, store, asked(workqueue_cpus="0-5")).written == 0
+
+
+def test_a_mask_without_pollers_cpus_is_not_written_again() -> None:
+    """It would be the one asked for, and stay when the partition ends."""
+    sim = split(4, 5, 6, 7)
+    assert apply(sim, MemoryStore(), asked(workqueue_cpus="auto")).written == 0
+    assert sim.workqueue_requested == tuple(range(8))
+    assert apply(sim, MemoryStore(), asked(workqueue_cpus="0-3")).written == 1
+    assert sim.workqueue_requested == (0, 1, 2, 3)
+
+
+def test_the_masks_are_read(tmp_path: Path) -> None:
+    base = "sys/devices/virtual/workqueue/cpumask"
+    sysfs = tree(tmp_path, {base: "0f\n"})
+    start = replace(host(), topology=simhost.topology(8, isolated=[1], partitioned=[4, 5, 6, 7]))
+    old = observe._with_workqueues(sysfs, start)
+    assert (old.workqueue_cpus, old.workqueue_requested) == ((0, 1, 2, 3), None)
+    assert old.workqueue_isolated == ()
+    tree(tmp_path, {f"{base}_requested": "ff\n", f"{base}_isolated": "f2\n"})
+    new = observe._with_workqueues(sysfs, start)
+    assert (new.workqueue_cpus, new.workqueue_requested) == ((0, 1, 2, 3), tuple(range(8)))
+    assert new.workqueue_isolated == (4, 5, 6, 7), "isolcpus= is no partition"
+    target = Target(HOST, WHOLE, WORKQUEUE)
+    assert (View.of(old).read(target), View.of(new).read(target)) == ("0-3", "0-7")
 
 
 def test_management_queues_keep_interrupt_and_steering() -> None:
