@@ -13,7 +13,7 @@ from conftest import KERNELS, OURS, Host
 from lab import hung, monitor
 from lab.machine import GuestSpec
 from lab.net import Network
-from lab.vm import CommandFailed, Guest, GuestLost, Splat
+from lab.vm import ANEW, CommandFailed, Guest, GuestLost, Splat
 
 # Starts the command that it is given, tells its process ID, and waits.
 STARTER = """
@@ -112,6 +112,8 @@ def test_a_boot_lost_to_the_emulation_is_done_anew(how: str) -> None:
         assert raced.boots == 2
         assert vm.read(f"/mnt/share/{Path(__file__).name}") == Path(__file__).read_bytes()
         vm.check_splats()
+    # Told of it the run must be, but of none that was made up.
+    assert how in ANEW.pop()
 
 
 def until(cmdline: Path, wanted: bytes) -> bool:
