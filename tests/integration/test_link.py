@@ -238,8 +238,11 @@ def path(linked: Linked) -> str:
     return f"/sys/class/net/{linked.nic}"
 
 
-def test_rollback_and_removal(linked: Linked, wanted: Settings) -> None:
-    """A rollback by hand ends the service; so does the package's removal, with the originals."""
+def test_rollback_and_removal(linked: Linked, wanted: Settings, debs: list[Path]) -> None:
+    """A rollback by hand ends the service; so does the package's removal, with the originals.
+
+    One that was removed but not purged lays the interfaces out when it is installed again.
+    """
     unit = linked.unit(linked.nic)
     linked.host.run("rxlane", "rollback", linked.nic)
     original = linked.own(linked.nic, linked.before)
@@ -257,3 +260,6 @@ def test_rollback_and_removal(linked: Linked, wanted: Settings) -> None:
     assert linked.own(linked.nic) == original
     assert linked.own(linked.other) == linked.own(linked.other, linked.before)
     assert linked.host.settings()[HOST_FLOWS] == linked.before[HOST_FLOWS]
+    install(linked.host, debs, [])
+    assert linked.stands(wanted)
+    assert linked.until(lambda: linked.threaded(linked.other) == 4)
