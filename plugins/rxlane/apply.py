@@ -3,8 +3,7 @@
 
 In phases, because one makes what the next is about: modes create threads. After each phase
 everything is read back; a value that is not there fails the phase, and a failed apply undoes what
-it wrote. An interrupt that the kernel keeps to itself fails nothing, nor does a number that a
-driver rounds: they are reported.
+it wrote. An interrupt that the kernel keeps to itself fails nothing: it is reported.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane import classes, hardware, places, rounding, stages
+from rxlane import classes, hardware, places, stages
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
@@ -90,8 +89,7 @@ def apply(
             if undo:
                 _undo(kernel, store, old, undo, error)
             raise
-        plan = rounding.answered(_without(plan, refused), journal, before.links, written=True)
-        return Applied(plan, written, notes, frozenset(refused), folders)
+        return Applied(_without(plan, refused), written, notes, frozenset(refused), folders)
 
 
 def _plan(
@@ -107,7 +105,6 @@ def _plan(
     """
     view = View.of(before)
     plan = decide(before, policy, view, originals(journal, before.links, scope))
-    plan = rounding.answered(plan, journal, before.links)
     folders: Mapping[str, Folder] = {}
     if choose is not None:
         plan = choose(plan)
@@ -208,12 +205,7 @@ def _write(
             left = (*wanted.left, *_refusals(now))
             journal = wanted = replace(wanted, entries=entries, left=left)
             store.save(wanted)
-        done = [c for c in phase if c.target not in now]
-        view = read_back(kernel, view, devices, done)
-        rounded = rounding.made(view, done)
-        if rounded:
-            journal = wanted = replace(wanted, entries=rounding.recorded(wanted.entries, rounded))
-            store.save(wanted)
+        view = read_back(kernel, view, devices, [c for c in phase if c.target not in now])
     return refused, journal
 
 

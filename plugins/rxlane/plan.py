@@ -180,7 +180,7 @@ class Entry:
 
     after is None when nothing is wanted (any more) but the original must be kept: a thread that
     ends with its mode takes its CPU and class with it. ifindex tells the device apart from another
-    that took its name later. asked: the number of which the driver made after, None if it is that.
+    that took its name later.
     """
 
     device: str
@@ -190,7 +190,6 @@ class Entry:
     before: Value | None
     after: Value | None
     kept: bool = field(default=False, metadata=LATER)
-    asked: Value | None = field(default=None, metadata=LATER)
 
     @property
     def target(self) -> Target:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rxlane import claims, rounding
+from rxlane import claims
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
@@ -183,7 +183,6 @@ class Adapter:
             policy = self.policy(rows)
             snapshot = self._open_kernel().observe(None, reads(policy, ()))
             plan = decide(snapshot, policy, compared=True)
-            plan = rounding.answered(plan, self.store.load(), snapshot.links)
         except (RxlaneError, OSError) as error:
             return _failure(error)
         view = View.of(snapshot)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from rxlane import moderation, rounding, stages
+from rxlane import moderation, stages
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,
     CHEAP_ITEMS,
+    COALESCE_ITEMS,
     ETHTOOL_ITEMS,
     IRQ_ITEMS,
     IRQ_THREAD_ITEMS,
@@ -23,8 +24,10 @@ from rxlane.items import (
     MODE_OF,
     NAPI_ITEMS,
     RESET_ITEMS,
+    RING_ITEMS,
     RX_THREAD_ITEMS,
     STEERING_ITEMS,
+    SWITCHES,
     THREAD_ITEMS,
     THREADS_OF,
     VHOST_CPUS,
@@ -39,6 +42,8 @@ from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
 # What a driver, an interrupt or a control group may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED, VHOST_CPUS}
+# Numbers of which a driver may make others.
+ROUNDED_ITEMS = {*RING_ITEMS, *COALESCE_ITEMS}.difference(SWITCHES)
 # Settings that are not written with a queue's others: interrupts', and those of their threads.
 _TOGETHER = {item: item for item in (*IRQ_ITEMS, IRQ_THREADED)}
 _TOGETHER |= dict.fromkeys(IRQ_THREAD_ITEMS, "irq-thread")
@@ -217,12 +222,10 @@ def _link(view: View, device: str) -> Link:
 def read_back(
     kernel: Kernel, view: View, devices: Collection[str], phase: Iterable[Change]
 ) -> View:
-    """Raise KERNEL unless every setting of the phase is as wanted, or a number that the driver
-    rounded; return the host as it is now.
-    """
+    """Raise KERNEL unless every setting of the phase is as wanted; return the host as it is now."""
     phase = list(phase)
     after = _after(kernel, view, devices, {c.target.item for c in phase})
-    if not all(_stands(after, c) for c in phase):
+    if not all(after.holds(c.target, c.after) for c in phase):
         # Whether the queue or the device is gone is seen only by looking at everything.
         after = View.of(kernel.observe(devices, {c.target.item for c in phase} | CHEAP_ITEMS))
         for change in phase:
@@ -230,19 +233,22 @@ def read_back(
     return after
 
 
-def _stands(view: View, change: Change) -> bool:
-    held = view.holds(change.target, change.after)
-    return held or rounding.accepted(change, view.read(change.target))
-
-
 def _check(view: View, change: Change) -> None:
-    if not _stands(view, change):
+    if not view.holds(change.target, change.after):
         target, found = change.target, view.read(change.target)
         reads = absence(view, target) if found is None else found
         problem = f"{target.item} was set to {change.after} and reads {reads}"
-        error = RxlaneError(Kind.KERNEL, problem, remedy=rounding.remedy(change, found))
+        error = RxlaneError(Kind.KERNEL, problem, remedy=_rounded(change, found))
         _locate(error, target)
         raise error
+
+
+def _rounded(change: Change, found: Value | None) -> str | None:
+    """Say what to give instead of a number that the driver rounds, as to powers of two."""
+    item = change.target.item
+    if item not in ROUNDED_ITEMS or found in (None, change.before):
+        return None
+    return f"the driver rounds it: give {item.replace('-', '_')}={found}"
 
 
 def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collection[str]) -> View:

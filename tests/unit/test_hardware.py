@@ -370,6 +370,30 @@ def test_any_channels_on_any_host_come_back(
     assert simhost.restored(sim, before) and store.text is None
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "has", "says"),
+    [
+        (
+            "ring_rx",
+            1000,
+            512,
+            "was set to 1000 and reads 512; the driver rounds it: give ring_rx=512",
+        ),
+        ("rx_usecs", 9, 10, "was set to 9 and reads 10; the driver rounds it: give rx_usecs=10"),
+        ("ring_rx", 512, 256, "was set to 512 and reads 256"),  # what it had: ignored
+    ],
+)
+def test_a_number_that_a_driver_rounds(option: str, value: int, has: int, says: str) -> None:
+    item = option.replace("_", "-")
+    sim, store = SimHost(host()), MemoryStore()
+    before = simhost.settings(sim)
+    sim.rounds[item] = lambda number: has if number == value else number
+    with pytest.raises(RxlaneError) as caught:
+        apply(sim, store, asked(threaded="on", **{option: value}))
+    assert str(caught.value) == f"eth0: {item} {says}"
+    assert simhost.settings(sim) == before and store.text is None
+
+
 # -- recordings ---------------------------------------------------------------------------------
 
 

@@ -46,7 +46,6 @@ LAYERS = {
     "stages": 6,
     "moderation": 1,
     "legible": 2,
-    "rounding": 4,
     "policy": 3,
     "profile": 4,
     "request": 6,
@@ -116,7 +115,6 @@ LAYERS = {
 }
 PURE = {
     "legible",
-    "rounding",
     "moderation",
     "places",
     "items",
