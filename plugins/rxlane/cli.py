@@ -276,7 +276,7 @@ def _rollback(args: argparse.Namespace) -> int:
     _need_root()
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):
-            print(f"note: {note}", file=sys.stderr)
+            _say(f"note: {note}")
         return 0
     if args.orphaned:
         done = rollback(kernel, store, claims.others(store, kernel))
@@ -357,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as stop:
         for text in ("interrupted", *getattr(stop, "__notes__", ())):
-            print(f"rxlane: {text}", file=sys.stderr)
+            _say(f"rxlane: {text}")
         return INTERRUPTED
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rxlane
-from rxlane import cli, codec, kernel, legible, rates, request, rtnetlink, svg, table
+from rxlane import cli, codec, kernel, legible, linkfile, rates, request, rtnetlink, svg, table
 from rxlane.devices import _below
 from rxlane.logins import below
 from rxlane.model import Snapshot
@@ -76,6 +76,11 @@ def test_no_control_characters_come_out(
     cli.main([*argv, *state])
     out, err = capsys.readouterr()
     assert unshown(out) == unshown(err) == []
+
+
+def test_names_in_a_drop_in() -> None:
+    said = linkfile.render(linkfile.Found(), ODD, f"/etc/systemd/network/{ODD}.link")
+    assert SHOWN in said and unshown(said) == []
 
 
 def test_names_are_shown_the_same_everywhere() -> None:

@@ -234,6 +234,9 @@ def test_removal_leaves_what_tuned_does_not_want(host: Host, written: dict[str, 
 
 def test_what_cannot_be_found_out_is_switched_off(host: Host) -> None:
     host.activate("balanced")
+    host.journal()  # a damaged one
+    assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
+    host.log.unlink()
     (host.root / "usr/bin/python3").unlink()
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
 
