@@ -124,7 +124,7 @@ class Keeper:
 
         One that is gone is followed on: TuneD hears of it again, but later than the kernel.
         """
-        if not self._rows or (self._kept is not None and not self._kept.has(device, _present())):
+        if not self._rows or self._is_gone(device):
             return
         less = (
             replace(row, devices=row.devices - {device}) if row.kind == kind else row
@@ -132,9 +132,19 @@ class Keeper:
         )
         self._rows = tuple(row for row in less if row.devices)
         if self._rows:
-            self._kept = self._new()
+            self._kept = None
+            self._go_on()
         else:
             self.pause()
+
+    def _is_gone(self, device: str) -> bool:
+        """True when what was laid out under this name is not there; one that cannot be asked for
+        is let go, for TuneD says when it comes back.
+        """
+        try:
+            return self._kept is not None and not self._kept.has(device, _present())
+        except (RxlaneError, OSError):
+            return False
 
     def end(self) -> None:
         self.pause()

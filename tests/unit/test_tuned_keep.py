@@ -346,6 +346,30 @@ def test_without_devices_before_the_next_thread_is_due(broken: Daemon) -> None:
     assert len(broken.sources) == 1 and broken.off() == {0}
 
 
+@pytest.mark.parametrize("thread", [True, False])
+def test_a_device_is_taken_out_while_nothing_can_be_opened(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch, thread: bool
+) -> None:
+    """With a thread that keeps, and before the first one could be started."""
+
+    def full() -> Fake:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.1)
+    keeper, links = daemon.joint._keeper, rtnetlink.links
+    daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0", "eth1"})),)
+    if not thread:
+        monkeypatch.setattr(keeper, "_open", full)
+    daemon.joint.apply("napi", "napi")
+    monkeypatch.setattr(rtnetlink, "links", full)
+    daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0"})),)
+    assert daemon.joint.remove("napi", "eth1").ok and keeper._kept is None
+    monkeypatch.setattr(rtnetlink, "links", links)
+    monkeypatch.setattr(keeper, "_open", daemon._open)
+    assert until(lambda: keeper._kept is not None) and put_right(daemon)
+    assert {napi.threaded for napi in host.links["eth1"].napis} == {0}
+
+
 def test_rolled_back_before_the_next_thread_is_due(broken: Daemon) -> None:
     rollback(broken.host, broken.store, for_good=True)
     assert until(lambda: len(broken.sources) == 2)
