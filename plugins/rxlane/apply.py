@@ -18,6 +18,7 @@ from rxlane.items import (
     CHEAP_ITEMS,
     IRQ_ITEMS,
     THREAD_ITEMS,
+    VHOST_CPUS,
     Value,
 )
 from rxlane.journal import Store
@@ -36,15 +37,20 @@ from rxlane.writing import missing, put_back, read_back, write
 class Applied:
     """plan: what was decided. written: how many settings were written. notes: for the log.
 
-    unmovable: what the kernel refused, such as to move an interrupt; the plan has it among its
-    skips. folders: where what is as wanted now stands, of a layout that is kept.
+    refused: what the kernel would not do, such as to move an interrupt; a skip of the plan says it.
+    folders: where what is as wanted now stands, of a layout that is kept.
     """
 
     plan: Plan
     written: int
     notes: tuple[str, ...] = ()
-    unmovable: frozenset[Target] = frozenset()
+    refused: frozenset[Target] = frozenset()
     folders: Mapping[str, Folder] = field(default_factory=dict)
+
+    @property
+    def unmovable(self) -> frozenset[Target]:
+        """What was refused for good: a guest's control group may be another by the next look."""
+        return frozenset(t for t in self.refused if t.item != VHOST_CPUS)
 
     @classmethod
     def nothing(cls) -> Applied:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event, Sources
-from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS, VHOST_CPUS
+from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
 from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
@@ -102,8 +102,7 @@ class Converger:
         self._held: dict[Target, float] = {}
         # Where the settings stand that were as wanted after the last look.
         self.folders: Mapping[str, Folder] = {}
-        # Interrupts that the kernel refused to move: known only by trying, and tried once. The
-        # control group of a guest may be another by the next look.
+        # What the kernel refused for good: known only by trying, and tried once.
         self._unmovable: frozenset[Target] = frozenset()
 
     def notice(self, events: Iterable[Event]) -> None:
@@ -201,9 +200,9 @@ class Converger:
             self._failures += 1
 
     def _succeeded(self, done: Applied) -> None:
-        self._unmovable |= {t for t in done.unmovable if t.item != VHOST_CPUS}
+        self._unmovable |= done.unmovable
         self.folders = done.folders
-        changes = [c for t, c in self._changes.items() if t not in done.unmovable]
+        changes = [c for t, c in self._changes.items() if t not in done.refused]
         self._limiter.note(changes)
         lines = []
         if changes:

@@ -130,7 +130,7 @@ class Adapter:
         self._index = index
         # Opened for each use: TuneD's daemon lives for months, a socket need not.
         self._open_kernel = open_kernel
-        # Interrupts that the kernel refused to move at the last apply: known only by trying.
+        # What the kernel refused for good at the last apply and since: known only by trying.
         self._unmovable: frozenset[Target] = frozenset()
 
     def apply(self, rows: Iterable[Row]) -> Report:

@@ -22,6 +22,7 @@ from rxlane.plan import Target
 from rxlane.policy import parse_mixed
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
+from rxlane.tuned_compat import Adapter, Row
 from rxlane.verify import verify
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
@@ -175,7 +176,7 @@ def test_a_control_group_that_changes_meanwhile() -> None:
     sim.on_write = moved
     done = apply(sim, store, asked(vhost_cpus="0-3"))
     assert [(s.device, s.kind) for s in done.plan.skips] == [("tap0", "unsupported")]
-    assert done.unmovable == {Target("tap0", 0, VHOST_CPUS)}
+    assert done.refused == {Target("tap0", 0, VHOST_CPUS)} and not done.unmovable
     assert cpus_of(sim, "tap1") == (0, 1, 2, 3)
     again = apply(sim, store, asked(vhost_cpus="4-5"))
     assert again.plan.skips == () and cpus_of(sim, "tap0") == (4, 5)
@@ -199,6 +200,26 @@ def test_a_refusal_is_no_cause_to_leave_the_next_guest_alone(tmp_path: Path) -> 
     sim.links["tap0"] = tap(count=1)
     bench.happens(UP)
     assert cpus_of(sim, "tap0") == (0, 1, 2, 3)
+
+
+def test_a_refusal_is_no_cause_to_pass_what_somebody_moves_later(tmp_path: Path) -> None:
+    sim = SimHost(host(tap(count=1)))
+
+    def moved() -> None:
+        sim.links["tap0"] = confined(sim.links["tap0"], 4, 5, 6, 7)
+        sim.on_write = None
+
+    sim.on_write = moved
+    adapter = Adapter(tmp_path / "state", lambda: sim)
+    options = (("vhost_cpus", "0-3"),)
+    rows = [Row("vms", frozenset({"eth0"}), options, "flow_steering")]
+    assert adapter.apply(rows).ok and cpus_of(sim, "tap0") == (4, 5, 6, 7)
+    sim.links["tap0"] = tap(count=1)
+    adapter.keep(adapter.policy(rows), None, None)
+    assert cpus_of(sim, "tap0") == (0, 1, 2, 3) and adapter.verify(rows, {"eth0"}).ok
+    sim.write_thread(sim.links["tap0"].vhosts[0].pid, {VHOST_CPUS: "7"})
+    report = adapter.verify(rows, {"eth0"})
+    assert not report.ok and "tap0/vhost0/vhost-cpus is 7, expected 0-3" in report.lines[0][1]
 
 
 def test_they_are_read_where_they_matter() -> None:
