@@ -115,7 +115,7 @@ def _plan(
     if choose is not None:
         plan = choose(plan)
         folders = places.folders(view, _own(plan, scope))
-    whole = carry(journal, _without(plan, refused), view, scope)
+    whole = carry(journal, _without(plan, refused), view, scope, refused)
     asked = {change.target for change in plan.changes}
     back = [change for change in whole.changes if change.target not in asked]
     hardware.check_returns(view, policy, back)

@@ -139,13 +139,17 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
 
 def carry(
-    old: Journal | None, plan: Plan, view: View, scope: Container[str] | None = None
+    old: Journal | None,
+    plan: Plan,
+    view: View,
+    scope: Container[str] | None = None,
+    staying: Container[Target] = (),
 ) -> Carried:
     """Join a new plan with the journal of an earlier apply in this boot.
 
     The true originals are those of the earlier journal. view: the host as it is. scope: the
     devices that the new plan speaks for; None means all. Settings of other devices stay as they
-    are.
+    are. staying: what does not come back now, though nobody wants it.
     """
     now = view.snapshot
     index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
@@ -154,7 +158,7 @@ def carry(
     mine = {t: e for t, e in known.items() if speaks_for(scope, t, known.values())}
     dropped = {t: e for t, e in mine.items() if t not in wanted}
     still = _altered(known.values(), dropped, view)
-    back_to = _modes(dropped, still)
+    back_to = _modes(_returning(dropped, still, staying))
     # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor
     # is RPS beside rx threads that come back: the next look at the host will say so.
     unwanted = {
@@ -162,7 +166,7 @@ def carry(
         for t, e in mine.items()
         if t not in wanted or ends(t, back_to) or excluded(t, wanted[t], back_to)
     }
-    back = _back(_returning(unwanted, still), plan, view)
+    back = _back(_returning(unwanted, still, staying), plan, view)
     ending = _goals(back)
     changes = [
         c
@@ -196,14 +200,17 @@ def carry(
     return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
 
 
-def _returning(unwanted: Mapping[Target, Entry], still: Container[str]) -> dict[Target, Entry]:
+def _returning(
+    unwanted: Mapping[Target, Entry], still: Container[str], staying: Container[Target]
+) -> dict[Target, Entry]:
     """Return what comes back; what a reset may have taken does not while its device is altered."""
-    return {t: e for t, e in unwanted.items() if not (e.kept and t.device in still)}
+    due = ((t, e) for t, e in unwanted.items() if t not in staying)
+    return {t: e for t, e in due if not (e.kept and t.device in still)}
 
 
-def _modes(dropped: Mapping[Target, Entry], still: Container[str]) -> dict[Target, Value]:
+def _modes(returning: Mapping[Target, Entry]) -> dict[Target, Value]:
     """Return the modes, and counts of rx threads, that come back."""
-    modes = ((t, e.before) for t, e in _returning(dropped, still).items() if t.item in THREADS_OF)
+    modes = ((t, e.before) for t, e in returning.items() if t.item in THREADS_OF)
     return {target: value for target, value in modes if value is not None}
 
 

@@ -129,9 +129,7 @@ class View:
         """True when the setting has the value, as far as the CPUs that are online and its thread's
         control group let it.
         """
-        found = self.read(target)
-        thread = self.vhost(target) if target.item == VHOST_CPUS else None
-        allowed = () if thread is None else thread.allowed
+        found, allowed = self.read(target), self._allowed(target)
         if found == value or not (self.offline or allowed) or target.item not in ONLINE_ITEMS:
             return found == value
         return self._reached(found, allowed) == self._reached(value, allowed) != set()
@@ -144,12 +142,21 @@ class View:
         """Return what brings an original back now.
 
         A mask for kernel workers that was written before a partition was isolated had no effect on
-        the CPUs of that, and written now it would.
+        the CPUs of that, and written now it would. A vhost thread whose control group has none of
+        the CPUs any more keeps those that it got there.
         """
+        allowed = self._allowed(target)
+        if allowed and {*cpulist.parse(str(original))}.isdisjoint((*allowed, *self.offline)):
+            return self._vhost(target) or original
         if target.item != WORKQUEUE or self.read(target) == original:
             return original
         left = {*cpulist.parse(str(original))}.difference(self.snapshot.workqueue_isolated)
         return cpulist.render(left) if left else original
+
+    def _allowed(self, target: Target) -> tuple[int, ...]:
+        """Return the CPUs that the control group of a vhost thread has, () where none is told."""
+        thread = self.vhost(target) if target.item == VHOST_CPUS else None
+        return () if thread is None else thread.allowed
 
     def _reached(self, value: Value | None, allowed: Collection[int]) -> set[int]:
         """Return the CPUs of a list that are online and, if any are, allowed; none of no list."""

@@ -289,6 +289,24 @@ def test_whatever_happens_at_any_write_comes_back(way: str) -> None:
     all_comes_back(way, host(), asked(**FULL))
 
 
+def test_an_original_that_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, store, tried = SimHost(host()), MemoryStore(), list[int]()
+    apply(sim, store, asked(irq_cpus="auto", rps="2"))
+    write_irq = sim.write_irq
+
+    def noted(number: int, cpus: str) -> None:
+        tried.append(number)
+        write_irq(number, cpus)
+
+    sim.managed = {41}
+    monkeypatch.setattr(sim, "write_irq", noted)
+    done = apply(sim, store, asked(rps="2"))
+    assert sorted(tried) == [40, 41, 42, 43]
+    journal = store.load()
+    assert journal is not None and journal.left == done.plan.skips
+    assert [str(s) for s in journal.left] == ["eth0 queue 1: irq-cpus unmovable: IRQ 41 is managed"]
+
+
 def test_a_managed_interrupt_is_unmovable_and_fails_nothing() -> None:
     sim = SimHost(host())
     before, store = simhost.settings(sim), MemoryStore()

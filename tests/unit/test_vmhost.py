@@ -22,6 +22,7 @@ from rxlane.plan import Target
 from rxlane.policy import parse_mixed
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
+from rxlane.settings import View
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.verify import verify
 from unit import simhost
@@ -182,6 +183,26 @@ def test_a_control_group_that_changes_meanwhile() -> None:
     assert again.plan.skips == () and cpus_of(sim, "tap0") == (4, 5)
     back = rollback(sim, store)
     assert back.pending == () and cpus_of(sim, "tap0") == (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("apply_first", [True, False])
+def test_cpus_that_a_control_group_has_no_more_are_not_waited_for(apply_first: bool) -> None:
+    """Those of the new group are the thread's own, and were not of our doing."""
+    sim, store = SimHost(host(confined(tap(count=1), 0, 1, 2, 3))), MemoryStore()
+    apply(sim, store, asked(vhost_cpus="0-1"))
+    sim.links["tap0"], writes = confined(sim.links["tap0"], 4, 5, 6, 7), sim.writes
+    if apply_first:
+        assert apply(sim, store, asked()).plan.skips == ()
+    assert rollback(sim, store).pending == () and store.load() is None
+    assert sim.writes == writes and cpus_of(sim, "tap0") == (4, 5, 6, 7)
+
+
+def test_cpus_that_are_offline_are_waited_for() -> None:
+    start = host(confined(tap(count=1), 4, 5, 6))
+    cpus = (replace(cpu, online=cpu.number != 3) for cpu in start.topology.cpus)
+    view = View.of(replace(start, topology=replace(start.topology, cpus=tuple(cpus))))
+    thread = Target("tap0", 0, VHOST_CPUS)
+    assert not view.is_back(thread, "3") and view.is_back(thread, "1-2")
 
 
 def test_a_refusal_is_no_cause_to_leave_the_next_guest_alone(tmp_path: Path) -> None:
