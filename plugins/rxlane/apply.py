@@ -115,12 +115,21 @@ def _plan(
     if choose is not None:
         plan = choose(plan)
         folders = places.folders(view, _own(plan, scope))
-    whole = carry(journal, _without(plan, refused), view, scope, refused)
-    asked = {change.target for change in plan.changes}
-    back = [change for change in whole.changes if change.target not in asked]
-    hardware.check_returns(view, policy, back)
-    classes.check(view, back)
+    due = _without(plan, refused)
+    whole = carry(journal, due, view, scope, refused)
+    staying = hardware.staying(view, policy, _returns(plan, whole))
+    if staying:
+        whole = carry(journal, due, view, scope, {*refused, *staying})
+        skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
+        plan = replace(plan, skips=(*plan.skips, *skips))
+    classes.check(view, _returns(plan, whole))
     return plan, stages.first_part(whole, view), folders
+
+
+def _returns(plan: Plan, whole: Carried) -> list[Change]:
+    """Return what brings originals back because nobody asks for a setting any more."""
+    asked = {change.target for change in plan.changes}
+    return [change for change in whole.changes if change.target not in asked]
 
 
 def _own(plan: Plan, scope: Container[str] | None) -> Iterator[Target]:

@@ -235,21 +235,22 @@ def _who(snapshot: Snapshot, device: str) -> str | None:
     return None
 
 
-def check_returns(view: View, policy: Policy, changes: Iterable[Change]) -> None:
-    """Refuse originals that come back because nobody asks for a setting any more, as plan() does
-    what is asked for, and where logins are hidden as well: who keeps a layout may have fewer
-    privileges than who asked for the setting.
+def staying(view: View, policy: Policy, changes: Iterable[Change]) -> dict[Target, str]:
+    """Return which originals stay away, with the reason: nobody asks for a setting any more, and
+    bringing it back could cut off a login.
+
+    Hidden logins count as well: who keeps a layout may have fewer privileges than who asked for
+    the setting.
     """
     free = {n for s in policy.sections if s.allow_session_reset for n in s.devices or view.links}
+    found = {}
     for change in changes:
         device, _, item = change.target
         who = _who(view.snapshot, device)
         if policy.confirmed or device in free or who is None or not _cuts(view, device, item):
             continue
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"{who}, and {item}, which nobody asks for any more,"
-            f" would go back to {change.after}, which could cut that off",
-            device=device,
-            remedy="use `rxlane apply --confirm`, or keep the option",
+        found[change.target] = (
+            f"{who}, and going back to {change.after} could cut that off;"
+            " use `rxlane apply --confirm`, or keep the option"
         )
+    return found

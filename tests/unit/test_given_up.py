@@ -172,12 +172,19 @@ def test_an_option_that_is_dropped_does_not_cut_off_a_login(store: Store) -> Non
     host = of_session()
     asked = parse_mixed("cli", ("eth0",), {"channels": "2"})
     apply(host, store, replace(asked, confirmed=True), ["eth0"])
-    writes, other = host.writes, parse_mixed("cli", ("eth0",), {"threaded": "off"})
-    with pytest.raises(RxlaneError, match="nobody asks for any more") as caught:
-        apply(host, store, other, ["eth0"])
-    assert caught.value.kind is Kind.REFUSED and host.writes == writes
-    apply(host, store, replace(other, confirmed=True), ["eth0"])
-    assert host.links["eth0"].count("rx") == 4
+    other = parse_mixed("cli", ("eth0",), {"threaded": "on"})
+    done = apply(host, store, other, ["eth0"])
+    assert [napi.threaded for napi in host.links["eth0"].napis] == [1, 1]
+    assert [str(skip) for skip in done.plan.skips] == [
+        "eth0: channels-combined left-alone: somebody is logged in over this device, and going back"
+        " to 4 could cut that off; use `rxlane apply --confirm`, or keep the option"
+    ]
+    journal = store.load()
+    assert journal is not None and journal.left == done.plan.skips
+    assert apply(host, store, other, ["eth0"]).written == 0 and store.load() == journal
+    done = apply(host, store, replace(other, confirmed=True), ["eth0"])
+    assert host.links["eth0"].count("rx") == 4 and done.plan.skips == ()
+    assert [napi.threaded for napi in host.links["eth0"].napis] == [1, 1, 1, 1]
 
 
 def test_hidden_logins_count_for_what_goes_back_only(store: Store) -> None:
@@ -187,8 +194,8 @@ def test_hidden_logins_count_for_what_goes_back_only(store: Store) -> None:
     asked = parse_mixed("cli", ("eth0",), {"channels": "2", "netdev_max_backlog": "5000"})
     apply(host, store, asked)
     apply(host, store, parse_mixed("cli", ("eth0",), {"channels": "2"}))
-    with pytest.raises(RxlaneError, match="channels-combined, which nobody asks"):
-        apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
+    done = apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
+    assert [(s.item, s.kind) for s in done.plan.skips] == [("channels-combined", "left-alone")]
     assert host.links["eth0"].count("rx") == 2
 
 
