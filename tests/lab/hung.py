@@ -54,11 +54,9 @@ def doing(console: str) -> list[str]:
 
     Empty where the kernel took no NMI.
     """
-    asked = ASKED.search(console)
-    if asked is None:
+    told = since_asked(console)
+    if not told:
         return []
-    # The CPU that takes the NMI says where it was after the panic, as the others do.
-    told = console[asked.start() :].splitlines()
     found = tasks(told)
     waiting = [f"{t.name}({t.state}): {' < '.join(t.stack)}" for t in found if t.waits]
     others = [f"{task.name}({task.state})" for task in found if not task.in_kernel]
@@ -70,12 +68,18 @@ def before_init(console: str) -> str:
 
     Until then the first process has the name of the idle task that it was made from.
     """
-    asked = ASKED.search(console)
-    if asked is None:
-        return ""
-    told = console[asked.start() :].splitlines()
+    told = since_asked(console)
     begun = all(task.pid != INIT or not task.name.startswith("swapper") for task in tasks(told))
     return "" if begun else "; ".join(cpus(told))
+
+
+def since_asked(console: str) -> list[str]:
+    """The lines since the kernel took the NMI; none if it took none.
+
+    The CPU that takes it says where it was after the panic, as the others do.
+    """
+    asked = ASKED.search(console)
+    return [] if asked is None else console[asked.start() :].splitlines()
 
 
 def cpus(lines: list[str]) -> list[str]:

@@ -31,7 +31,7 @@ from lab.splat import emulation_race, splats
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
 BOOT_S = {"kvm": 90.0, "tcg": 900.0}
-# The same of a fast kernel of our own, which has neither: ten times what it takes.
+# The same of a fast kernel that is built here, which has no initrd: ten times what it takes.
 FAST_BOOT_S = 400.0
 # Boots tried of a guest whose emulated CPUs race, which they do now and then.
 BOOTS = 4
@@ -333,8 +333,8 @@ class Guest:
     def _stood_still(self) -> str:
         """Where a kernel stood that never came as far as init; empty otherwise.
 
-        CPUs that wait for each other with interrupts off may do so for ever where the emulation
-        lets one of them stand still, unpatched kernels of both bases included.
+        Seen of a stock 7.2, whose CPUs waited for each other with interrupts off, and of our 6.12,
+        for a reason that is not known.
         """
         if self.accel != "tcg" or self._agent is not None:
             return ""
