@@ -115,7 +115,7 @@ class Linux:
             self._ethtool.close()
 
     def boot_id(self) -> str:
-        return self._sysfs.read("proc/sys/kernel/random/boot_id") or "unknown"
+        return self._sysfs.read(places.BOOT_ID) or "unknown"
 
     def netns(self, process: str = "self") -> int:
         """Return the inode of a process' network namespace, 0 where /proc does not tell."""

@@ -35,6 +35,7 @@ DEVICE_FILE = {
     RX_THREADS: "rx_threads",
 }
 QUEUE_FILE = {RPS: "rps_cpus", RFS: "rps_flow_cnt", XPS: "xps_cpus", XPS_RXQS: "xps_rxqs"}
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 WORKQUEUES = "sys/devices/virtual/workqueue/cpumask"
 # What was last written there, and CPUs of isolcpus= and of isolated partitions, on kernels where
 # making a partition takes its CPUs off; older ones have neither.

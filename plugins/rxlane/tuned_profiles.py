@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from rxlane import profile
+from rxlane import places, profile
 from rxlane.errors import RxlaneError
 from rxlane.journal import DIRECTORY, Store
 from rxlane.plan import TUNED
@@ -18,7 +18,6 @@ from rxlane.sysfs import Sysfs
 ACTIVE, MODE, POST_LOADED = (
     f"etc/tuned/{name}" for name in ("active_profile", "profile_mode", "post_loaded_profile")
 )
-BOOT_ID = "proc/sys/kernel/random/boot_id"
 AUTO = "auto"  # TuneD chooses the profile anew when it starts
 
 
@@ -61,7 +60,7 @@ def _holds(store: Store, files: Sysfs) -> bool:
         journal = store.load()
     except RxlaneError:
         return True  # who knows what is in a damaged one
-    if journal is None or journal.owner != TUNED or journal.boot_id != files.read(BOOT_ID):
+    if journal is None or journal.owner != TUNED or journal.boot_id != files.read(places.BOOT_ID):
         return False
     return any(entry.after is not None for entry in journal.entries)
 
