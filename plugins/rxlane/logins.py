@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from rxlane import rtnetlink
 from rxlane.sysfs import Sysfs
@@ -18,6 +19,21 @@ SLICES = "sys/fs/cgroup/user.slice"
 # The client's address and port, the server's address and port.
 _SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=([^\s\0]+) (?:[^\s\0]+ ([^\s\0]+))?")
 DEPTH = 64  # of the ancestors looked at, and of devices upon devices
+
+# The addresses of a login: the client's, and the server's, which is empty where it is not told.
+Ends = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Logins:
+    """connections: from and at which addresses somebody is logged in, as far as this user may see.
+
+    hidden: a login may be over any device, for its processes are not to be read. Those of others
+    take CAP_SYS_PTRACE, and hidepid= or a PID namespace may hide them at all.
+    """
+
+    connections: frozenset[Ends]
+    hidden: bool
 
 
 def ancestors(sysfs: Sysfs, pid: int) -> list[int]:
@@ -45,35 +61,37 @@ def processes(sysfs: Sysfs, session: str) -> set[int]:
     return {int(pid) for pid in (sysfs.read(f"{session}/cgroup.procs") or "").split()}
 
 
-def hidden(sysfs: Sysfs) -> bool:
-    """True where a login may be over any device, for its processes are not to be read.
+def look(sysfs: Sysfs, pid: int | None = None) -> Logins:
+    """Return who is logged in. pid: the process whose ancestors are looked at, None for this one.
 
-    Those of others take CAP_SYS_PTRACE, and hidepid= or a PID namespace may hide them at all.
+    The environ of each process is read once, so that of one that ends both tell the same.
     """
-    return any(_hides(sysfs, session) for session in sessions(sysfs))
+    started = ancestors(sysfs, os.getpid() if pid is None else pid)
+    told = {one: _ends(sysfs, one) for one in started}
+    hidden = False
+    for session in sessions(sysfs):
+        own = processes(sysfs, session)
+        told |= {one: _ends(sysfs, one) for one in own.difference(told)}
+        hidden |= _hides(sysfs, session, {one: told[one] for one in own})
+    return Logins(frozenset().union(*(ends for ends in told.values() if ends)), hidden)
 
 
-def _hides(sysfs: Sysfs, session: str) -> bool:
-    own = {pid: sysfs.read(f"proc/{pid}/environ") for pid in processes(sysfs, session)}
-    if any(_SSH.search(text) for text in own.values() if text):
+def _ends(sysfs: Sysfs, pid: int) -> frozenset[Ends] | None:
+    """Return what a process tells of its login, nothing of none; None where it cannot be read."""
+    text = sysfs.read(f"proc/{pid}/environ")
+    if text is None:
+        return None
+    match = _SSH.search(text)
+    return frozenset() if match is None else frozenset([(match[1], match[2] or "")])
+
+
+def _hides(sysfs: Sysfs, session: str, told: Mapping[int, frozenset[Ends] | None]) -> bool:
+    """True where none of a session's processes tells of a login, and one that is there might."""
+    if any(told.values()):
         return False
-    unread = {pid for pid, text in own.items() if text is None}
+    unread = {pid for pid, ends in told.items() if ends is None}
     # What has ended meanwhile hides nothing.
     return bool(unread and unread.intersection(processes(sysfs, session)))
-
-
-def connections(sysfs: Sysfs, pid: int) -> set[tuple[str, str]]:
-    """Return the addresses from and at which somebody is logged in, as far as this user may see.
-
-    The second is empty where it is not told.
-    """
-    found = set()
-    logged_in = (one for session in sessions(sysfs) for one in processes(sysfs, session))
-    for one in dict.fromkeys((*ancestors(sysfs, pid), *logged_in)):
-        match = _SSH.search(sysfs.read(f"proc/{one}/environ") or "")
-        if match is not None:
-            found.add((match[1], match[2] or ""))
-    return found
 
 
 def below(sysfs: Sysfs, name: str) -> list[str]:
@@ -88,18 +106,17 @@ def below(sysfs: Sysfs, name: str) -> list[str]:
 
 def devices(
     sysfs: Sysfs,
+    connections: Collection[Ends],
     names: dict[int, str],
-    pid: int | None = None,
     route: Callable[[str, str], int | None] = rtnetlink.route,
     holders: Callable[[Iterable[str]], Iterable[int]] = rtnetlink.holders,
 ) -> tuple[str, ...]:
-    """Return the devices that may carry a login. names: by ifindex, as the kernel has them.
+    """Return the devices that may carry one of the logins. names: by ifindex, as the kernel has it.
 
     Packets come in by the device with the server's address, of a VRF as well, or by another; what
     is known of the way back is the route that the server's address takes.
     """
-    found = connections(sysfs, os.getpid() if pid is None else pid)
-    servers = {server for _, server in found if server}
-    indexes = {*(holders(servers) if servers else ()), *(route(*one) for one in found)}
+    servers = {server for _, server in connections if server}
+    indexes = {*(holders(servers) if servers else ()), *(route(*one) for one in connections)}
     own = (below(sysfs, names[index]) for index in indexes if index in names)
     return tuple(sorted({name for each in own for name in each}))

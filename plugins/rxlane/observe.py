@@ -130,11 +130,12 @@ def _for_planning(sysfs: Sysfs, found: Snapshot, everything: Iterable[LinkRow]) 
     """Add what a plan may be refused for, and what nice levels are chosen by."""
     hardware = (link.ifindex for link in found.links if link.physical)
     moves = udevdb.moves_interrupts(sysfs, hardware)
+    seen = logins.look(sysfs)
     return replace(
         found,
         writers=(*found.writers, *((UDEV,) if moves else ())),
-        sessions=logins.devices(sysfs, {r.ifindex: r.name for r in everything}),
-        hidden_logins=logins.hidden(sysfs),
+        sessions=logins.devices(sysfs, seen.connections, {r.ifindex: r.name for r in everything}),
+        hidden_logins=seen.hidden,
         irq_threads=interrupts.all_threads(sysfs, _polling(found.links)),
         unreserved=hostfiles.unreserved(sysfs, found.topology.online),
         virtual=hostfiles.virtual(sysfs),

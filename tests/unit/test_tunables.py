@@ -176,7 +176,7 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
         (bond / f"lower_{port}").mkdir(parents=True)
     sysfs = Sysfs(tmp_path)
     pairs = {("10.0.0.9", "10.0.0.1"), ("fe80::2%eth3", "fe80::1%eth3")}
-    assert logins.connections(sysfs, 40) == pairs
+    assert logins.look(sysfs, 40) == logins.Logins(frozenset(pairs), hidden=False)
     routes = {("10.0.0.9", "10.0.0.1"): 5, ("fe80::2%eth3", "fe80::1%eth3"): 3}
     names = {5: "bond0", 3: "eth3", 7: "eth7"}
 
@@ -186,16 +186,16 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
     def nobody(_: Iterable[str]) -> set[int]:
         return set()
 
-    found = logins.devices(sysfs, names, 40, route, nobody)
+    found = logins.devices(sysfs, pairs, names, route, nobody)
     assert found == ("bond0", "eth0", "eth1", "eth3")
-    assert logins.devices(sysfs, names, 60, lambda *_: None, nobody) == ()
+    assert logins.devices(sysfs, pairs, names, lambda *_: None, nobody) == ()
     asked: list[set[str]] = []
 
     def holders(addresses: Iterable[str]) -> set[int]:
         asked.append(set(addresses))
         return {7, 9}
 
-    found = logins.devices(sysfs, names, 40, route, holders)
+    found = logins.devices(sysfs, pairs, names, route, holders)
     assert found == ("bond0", "eth0", "eth1", "eth3", "eth7"), "it may come in by another device"
     assert asked == [{"10.0.0.1", "fe80::1%eth3"}]
 
@@ -208,14 +208,14 @@ def session(root: Path, name: str, *pids: int) -> Path:
 
 
 def test_nobody_who_is_logged_in_is_hidden(tmp_path: Path) -> None:
-    assert not logins.hidden(Sysfs(tmp_path)), "without systemd there are no sessions"
+    assert not logins.look(Sysfs(tmp_path)).hidden, "without systemd there are no sessions"
     process(tmp_path, 40, 1, "SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22")
     process(tmp_path, 50, 1, "TERM=linux")
     session(tmp_path, "session-1.scope", 40, 41)
     session(tmp_path, "session-2.scope", 50)
     session(tmp_path, "session-3.scope")
     session(tmp_path, "user@0.service", 60)
-    assert not logins.hidden(Sysfs(tmp_path)), "what lingers is no login"
+    assert not logins.look(Sysfs(tmp_path)).hidden, "what lingers is no login"
 
 
 @pytest.mark.parametrize("pids", [(60,), (50, 60), (0,)])
@@ -223,8 +223,7 @@ def test_a_login_that_cannot_be_read_is_hidden(tmp_path: Path, pids: tuple[int, 
     """0 stands for a process of another PID namespace."""
     process(tmp_path, 50, 1, "TERM=linux")
     session(tmp_path, "session-4.scope", *pids)
-    assert logins.hidden(Sysfs(tmp_path))
-    assert logins.connections(Sysfs(tmp_path), 50) == set()
+    assert logins.look(Sysfs(tmp_path), 50) == logins.Logins(frozenset(), hidden=True)
 
 
 def test_a_process_that_ends_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +231,34 @@ def test_a_process_that_ends_hides_nothing(tmp_path: Path, monkeypatch: pytest.M
     process(tmp_path, 50, 1, "TERM=linux")
     session(tmp_path, "session-4.scope")
     monkeypatch.setattr(logins, "processes", lambda *_: next(listed))
-    assert not logins.hidden(Sysfs(tmp_path))
+    assert not logins.look(Sysfs(tmp_path)).hidden
+
+
+def test_one_session_that_tells_shows_no_other(tmp_path: Path) -> None:
+    """A process of the first has ended or is not to be read: which login it is of is known."""
+    pair = ("10.0.0.9", "10.0.0.1")
+    process(tmp_path, 40, 1, f"SSH_CONNECTION={pair[0]} 5 {pair[1]} 22")
+    session(tmp_path, "session-1.scope", 40, 41)
+    assert logins.look(Sysfs(tmp_path), 40) == logins.Logins(frozenset([pair]), hidden=False)
+    session(tmp_path, "session-2.scope", 60)
+    assert logins.look(Sysfs(tmp_path), 40) == logins.Logins(frozenset([pair]), hidden=True)
+
+
+def test_the_environ_of_a_process_is_read_once(tmp_path: Path) -> None:
+    class Counting(Sysfs):
+        def read(self, name: str) -> str | None:
+            if name.endswith("environ"):
+                asked.append(name)
+            return super().read(name)
+
+    asked: list[str] = []
+    process(tmp_path, 40, 30)
+    process(tmp_path, 30, 1)
+    process(tmp_path, 50, 1)
+    session(tmp_path, "session-1.scope", 30, 40)
+    session(tmp_path, "session-2.scope", 50, 60)
+    logins.look(Counting(tmp_path), 40)
+    assert sorted(asked) == [f"proc/{pid}/environ" for pid in (30, 40, 50, 60)]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +272,7 @@ def test_a_process_that_ends_hides_nothing(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_addresses_of_a_login(tmp_path: Path, environ: str, pair: tuple[str, str]) -> None:
     process(tmp_path, 40, 1, environ)
-    assert logins.connections(Sysfs(tmp_path), 40) == {pair}
+    assert logins.look(Sysfs(tmp_path), 40).connections == {pair}
 
 
 class Routes:
@@ -302,4 +328,6 @@ def test_who_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_login(tmp_path: Path) -> None:
     process(tmp_path, 40, 1)
-    assert logins.devices(Sysfs(tmp_path), {1: "lo"}, 40, lambda *_: 1) == ()
+    sysfs = Sysfs(tmp_path)
+    assert logins.look(sysfs, 40) == logins.Logins(frozenset(), hidden=False)
+    assert logins.devices(sysfs, (), {1: "lo"}, lambda *_: 1) == ()
