@@ -51,15 +51,29 @@ class Target(NamedTuple):
     def __str__(self) -> str:
         if self.device == HOST:
             return self.item
-        kind = _KINDS.get(self.item, "rx")
+        kind = counted(self.item).prefix
         return f"{self.device}/{'all' if self.queue < 0 else f'{kind}{self.queue}'}/{self.item}"
 
 
-# Settings whose number is a thread's, with what it is called.
-THREAD_OF = dict.fromkeys(RX_THREAD_ITEMS, "rx thread") | {VHOST_CPUS: "vhost thread"}
-# What the number of a target counts, where it is no RX queue.
-_KINDS = dict.fromkeys(TX_ITEMS, "tx") | dict.fromkeys(RX_THREAD_ITEMS, "rx-thread")
-_KINDS[VHOST_CPUS] = "vhost"
+class Counted(NamedTuple):
+    """What the number of a target counts.
+
+    prefix: stands before it in the address. thread: the kind of thread; empty for queues.
+    """
+
+    prefix: str
+    thread: str = ""
+
+
+_RX_QUEUES = Counted("rx")
+_COUNTED = dict.fromkeys(TX_ITEMS, Counted("tx"))
+_COUNTED |= dict.fromkeys(RX_THREAD_ITEMS, Counted("rx-thread", "rx thread"))
+_COUNTED[VHOST_CPUS] = Counted("vhost", "vhost thread")
+
+
+def counted(item: str) -> Counted:
+    """Return what the numbers of the item's targets count."""
+    return _COUNTED.get(item, _RX_QUEUES)
 
 
 def disruption(item: str, driver: str) -> str:
@@ -143,7 +157,7 @@ class Skip:
     reason: str
 
     def __str__(self) -> str:
-        kind = THREAD_OF.get(self.item, "queue")
+        kind = counted(self.item).thread or "queue"
         where = self.device if self.queue < 0 else f"{self.device} {kind} {self.queue}"
         if self.device == HOST:
             where = "host"

@@ -36,7 +36,7 @@ from rxlane.items import (
 from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.netlink import NetlinkError
-from rxlane.plan import HOST, THREAD_OF, WHOLE, Change, Target, phases
+from rxlane.plan import HOST, WHOLE, Change, Target, counted, phases
 from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
@@ -92,10 +92,11 @@ class Outcome:
 
 
 def _locate(error: RxlaneError, target: Target) -> None:
-    """Say where it happened; the number of one of THREAD_OF is a thread's."""
+    """Say where it happened; the number of some settings is a thread's."""
     error.device, error.queue = target.device, None if target.queue == WHOLE else target.queue
-    if target.item in THREAD_OF:
-        name = f"{THREAD_OF[target.item]} {target.queue}"
+    thread = counted(target.item).thread
+    if thread:
+        name = f"{thread} {target.queue}"
         error.problem, error.queue = f"{name}: {error.problem}", None
 
 
