@@ -7,7 +7,7 @@ CPU and node numbers as in /sys/devices/system. None means "the kernel does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -77,6 +77,10 @@ class Thread:
         if self.policy not in REALTIME:
             return f"{self.policy}:{self.nice}"
         return f"{self.policy}:{self.priority}{f':{self.nice}' if self.nice else ''}"
+
+    def reaches(self, cpus: Iterable[int]) -> set[int]:
+        """Return those of the CPUs that its control group lets it have."""
+        return {*cpus}.intersection(self.allowed) if self.allowed else {*cpus}
 
     def classed(self, sched: str) -> Thread:
         """Return the thread as it is with what its sched says."""

@@ -129,10 +129,10 @@ class View:
         """True when the setting has the value, as far as the CPUs that are online and its thread's
         control group let it.
         """
-        found, allowed = self.read(target), self._allowed(target)
-        if found == value or not (self.offline or allowed) or target.item not in ONLINE_ITEMS:
+        found, thread = self.read(target), self._confined(target)
+        if found == value or not (self.offline or thread) or target.item not in ONLINE_ITEMS:
             return found == value
-        return self._reached(found, allowed) == self._reached(value, allowed) != set()
+        return self._reached(found, thread) == self._reached(value, thread) != set()
 
     def is_back(self, target: Target, original: Value) -> bool:
         """True when an original has come back, as far as it can now."""
@@ -145,25 +145,27 @@ class View:
         the CPUs of that, and written now it would. A vhost thread whose control group has none of
         the CPUs any more keeps those that it got there.
         """
-        allowed = self._allowed(target)
-        if allowed and {*cpulist.parse(str(original))}.isdisjoint((*allowed, *self.offline)):
-            return self._vhost(target) or original
+        thread = self._confined(target)
+        if thread is not None:
+            cpus = {*cpulist.parse(str(original))}
+            if cpus.isdisjoint(self.offline) and not thread.reaches(cpus):
+                return cpulist.render(thread.cpus) or original
         if target.item != WORKQUEUE or self.read(target) == original:
             return original
         left = {*cpulist.parse(str(original))}.difference(self.snapshot.workqueue_isolated)
         return cpulist.render(left) if left else original
 
-    def _allowed(self, target: Target) -> tuple[int, ...]:
-        """Return the CPUs that the control group of a vhost thread has, () where none is told."""
+    def _confined(self, target: Target) -> Thread | None:
+        """Return the vhost thread of a setting if the CPUs of its control group are known."""
         thread = self.vhost(target) if target.item == VHOST_CPUS else None
-        return () if thread is None else thread.allowed
+        return thread if thread is not None and thread.allowed else None
 
-    def _reached(self, value: Value | None, allowed: Collection[int]) -> set[int]:
-        """Return the CPUs of a list that are online and, if any are, allowed; none of no list."""
+    def _reached(self, value: Value | None, thread: Thread | None) -> set[int]:
+        """Return the CPUs of a list that are online and that the thread, if any, may have."""
         if not isinstance(value, str) or value in (OFF, KERNEL):
             return set()
-        reached = {*cpulist.parse(value)} - self.offline
-        return reached.intersection(allowed) if allowed else reached
+        online = {*cpulist.parse(value)} - self.offline
+        return online if thread is None else thread.reaches(online)
 
     def _vhost(self, target: Target) -> str | None:
         thread = self.vhost(target)

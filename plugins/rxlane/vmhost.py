@@ -57,7 +57,7 @@ def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[
     for tap in taps:
         for number, thread in enumerate(tap.vhosts):
             # __sched_setaffinity() drops the others, and answers EINVAL where none is left.
-            own = [n for n in cpus if n in thread.allowed or not thread.allowed]
+            own = thread.reaches(cpus)
             if own:
                 target = Target(tap.name, number, VHOST_CPUS)
                 draft.want(target, cpulist.render(own), f"{reason}, {thread.name}")
