@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rxlane import cpulist, legible, policy
+from rxlane import cpulist, policy, sanitize
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import (
@@ -271,4 +271,4 @@ def render(found: Found, device: str, file: str | None) -> str:
     lines.append("[Link]")
     lines += [f"Property={key}={value}" for key, value in found.properties.items()]
     lines += [f"# {line}" for line in found.missing]
-    return legible.lines("\n".join(lines)) + "\n"
+    return sanitize.lines("\n".join(lines)) + "\n"

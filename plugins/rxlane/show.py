@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rxlane import legible
+from rxlane import sanitize
 from rxlane.codec import to_plain
 from rxlane.items import THREAD_ITEMS
 from rxlane.plan import HOST, WHOLE, Change, Plan, Target
@@ -28,7 +28,7 @@ def plan_text(plan: Plan) -> str:
     lines += [f"skipped: {skip}" for skip in plan.skips]
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines.append(f"{len(plan.changes)} to change, {len(plan.holds)} as wanted already")
-    return legible.lines("\n".join(lines)) + "\n"
+    return sanitize.lines("\n".join(lines)) + "\n"
 
 
 def _plain_target(target: Target) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def verify_text(verdict: Verdict) -> str:
     lines += [f"not compared: {skip}" for skip in verdict.left]
     passed = len(verdict.passed)
     lines.append(f"{passed} of {passed + len(verdict.drifted)} settings as planned")
-    return legible.lines("\n".join(lines)) + "\n"
+    return sanitize.lines("\n".join(lines)) + "\n"
 
 
 def verify_json(verdict: Verdict) -> str:

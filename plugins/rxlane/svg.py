@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from rxlane import cpulist, legible, picture
+from rxlane import cpulist, picture, sanitize
 from rxlane.cells import policy_text
 from rxlane.marks import CONFLICT
 from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
@@ -55,7 +55,7 @@ CHAR = 0.6  # of the font size: the width of a character, a little more than the
 
 def render(snapshot: Snapshot, links: Sequence[Link]) -> str:
     """Return the SVG document of these links' lanes."""
-    return _Drawing(picture.layout(*legible.host(snapshot, links))).text()
+    return _Drawing(picture.layout(*sanitize.host(snapshot, links))).text()
 
 
 def _fit(text: str, size: float, width: float) -> str:

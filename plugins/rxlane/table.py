@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rxlane import cpulist, helperrows, legible, marks
+from rxlane import cpulist, helperrows, marks, sanitize
 from rxlane.cells import cell, fit, policy_text
 from rxlane.items import OFF, ON, SWITCHES
 from rxlane.marks import CONFLICT, HOP, Mark
@@ -269,7 +269,7 @@ def _host(snapshot: Snapshot) -> list[str]:
 
 def map_text(snapshot: Snapshot, links: Sequence[Link], style: Style = PLAIN) -> str:
     """Return the lanes of each link as a table, with notes about what the kernel lacks."""
-    snapshot, links = legible.host(snapshot, links)
+    snapshot, links = sanitize.host(snapshot, links)
     lines = [f"note: {note}" for note in snapshot.notes]
     index, found = Index.of(snapshot), marks.find(snapshot)
     for link in links:

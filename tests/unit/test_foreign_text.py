@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rxlane
-from rxlane import cli, codec, kernel, legible, linkfile, rates, request, rtnetlink, svg, table
+from rxlane import cli, codec, kernel, linkfile, rates, request, rtnetlink, sanitize, svg, table
 from rxlane.devices import _below
 from rxlane.logins import below
 from rxlane.model import Snapshot
@@ -90,7 +90,7 @@ def test_names_are_shown_the_same_everywhere() -> None:
     assert f"note: {SHOWN} x" in shown
     sample = Sample(0.0, {}, {}, {})
     assert SHOWN in rates.screen(start, start.links, sample, sample)
-    assert legible.lines("a\x1b\nb") == "a?\nb"
+    assert sanitize.lines("a\x1b\nb") == "a?\nb"
 
 
 def test_a_picture_is_well_formed() -> None:

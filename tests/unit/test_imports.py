@@ -45,7 +45,7 @@ LAYERS = {
     "wanted": 3,
     "stages": 6,
     "moderation": 1,
-    "legible": 2,
+    "sanitize": 2,
     "policy": 3,
     "profile": 4,
     "request": 6,
@@ -114,7 +114,7 @@ LAYERS = {
     "__init__": 0,
 }
 PURE = {
-    "legible",
+    "sanitize",
     "moderation",
     "places",
     "items",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Foreign text as terminals and XML files can have it. Pure.
+"""Whole texts and hosts made fit for terminals and XML files. Pure.
 
 A device may be called almost anything, with an ESC in it, and a recorded host says whatever its
 file does.
