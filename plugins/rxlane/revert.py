@@ -151,53 +151,86 @@ def carry(
     devices that the new plan speaks for; None means all. Settings of other devices stay as they
     are. staying: what does not come back now, though nobody wants it.
     """
-    now = view.snapshot
-    index = {link.name: link.ifindex for link in now.links} | {HOST: HOST_INDEX}
-    known = {e.target: e for e in renamed(old.entries if old else (), now.links)}
-    wanted = _goals((*plan.changes, *plan.holds))
+    links, earlier = view.snapshot.links, old.entries if old else ()
+    known = {e.target: e for e in renamed(earlier, links)}
     mine = {t: e for t, e in known.items() if speaks_for(scope, t, known.values())}
+    wanted = _goals((*plan.changes, *plan.holds))
+    still = _altered(known.values(), mine.keys() - wanted.keys(), view)
+    unwanted = _unwanted(mine, wanted, still, staying)
+    back = _back(_returning(unwanted, still, staying), plan, view)
+    changes = _beside(plan.changes, _goals(back))
+    entries = _entries(known, unwanted, plan.holds, changes, view)
+    optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
+    kept = (*entries, *dormant(earlier, links))
+    return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
+
+
+def _unwanted(
+    mine: Mapping[Target, Entry],
+    wanted: Mapping[Target, Value],
+    still: Container[str],
+    staying: Container[Target],
+) -> dict[Target, Entry]:
+    """Return the entries of what nobody wants, or nobody can have beside the modes that come back.
+
+    What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor
+    is RPS beside rx threads that come back: the next look at the host will say so.
+    """
     dropped = {t: e for t, e in mine.items() if t not in wanted}
-    still = _altered(known.values(), dropped, view)
-    back_to = _modes(_returning(dropped, still, staying))
-    # What is wanted of a thread that ends meanwhile is not: it must leave its originals behind. Nor
-    # is RPS beside rx threads that come back: the next look at the host will say so.
-    unwanted = {
+    modes = _modes(_returning(dropped, still, staying))
+    return {
         t: e
         for t, e in mine.items()
-        if t not in wanted or ends(t, back_to) or excluded(t, wanted[t], back_to)
+        if t not in wanted or ends(t, modes) or excluded(t, wanted[t], modes)
     }
-    back = _back(_returning(unwanted, still, staying), plan, view)
-    ending = _goals(back)
-    changes = [
-        c
-        for c in plan.changes
-        if not ends(c.target, ending) and not excluded(c.target, c.after, ending)
+
+
+def _beside(changes: Iterable[Change], back: Mapping[Target, Value]) -> list[Change]:
+    """Return those of a plan's changes that are possible with what comes back."""
+    return [
+        c for c in changes if not ends(c.target, back) and not excluded(c.target, c.after, back)
     ]
-    entries = known | {
-        t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None
-    }
-    for held in plan.holds:
-        # What has the wanted value by another's doing was perhaps to have another by an earlier
-        # plan; what the kernel refused stays without one.
-        entry = entries.get(held.target)
-        if entry is not None and entry.after is not None:
-            entries[held.target] = replace(entry, after=held.after)
-    for change in changes:
-        target, first = change.target, known.get(change.target)
-        # An entry without a value is of a thread that nobody has touched since its birth.
-        known_before = None if first is None else first.before
-        before = change.before if known_before is None else known_before
-        entries[target] = Entry(
-            target.device, index[target.device], target.queue, target.item, before, change.after
-        )
+
+
+def _entries(
+    known: Mapping[Target, Entry],
+    unwanted: Mapping[Target, Entry],
+    holds: Iterable[Change],
+    changes: Collection[Change],
+    view: View,
+) -> Iterable[Entry]:
+    """Return what the journal is to hold of the devices that are here."""
+    index = {link.name: link.ifindex for link in view.snapshot.links} | {HOST: HOST_INDEX}
+    given_up = {t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None}
+    entries = {**known, **given_up}
+    entries |= _held(entries, holds)
+    entries |= {c.target: _changed(c, known.get(c.target), index) for c in changes}
     for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
         entries.setdefault(entry.target, entry)
     for target in _done_with(known.values(), unwanted, view):
         del entries[target]
-    optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
-    away = dormant(old.entries if old else (), now.links)
-    kept = (*entries.values(), *away)
-    return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
+    return entries.values()
+
+
+def _held(entries: Mapping[Target, Entry], holds: Iterable[Change]) -> dict[Target, Entry]:
+    """Return the entries of what already has the wanted value, with that value.
+
+    What has it by another's doing was perhaps to have another by an earlier plan; what the kernel
+    refused stays without one.
+    """
+    found = ((entries.get(held.target), held.after) for held in holds)
+    return {e.target: replace(e, after=after) for e, after in found if e and e.after is not None}
+
+
+def _changed(change: Change, first: Entry | None, index: Mapping[str, int]) -> Entry:
+    """Return the entry of what is written. first: that of an earlier plan, with the original.
+
+    An entry without a value is of a thread that nobody has touched since its birth.
+    """
+    known_before = None if first is None else first.before
+    before = change.before if known_before is None else known_before
+    device, queue, item = change.target
+    return Entry(device, index[device], queue, item, before, change.after)
 
 
 def _returning(
