@@ -8,7 +8,7 @@ it wrote. An interrupt that the kernel keeps to itself fails nothing: it is repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rxlane import classes, hardware, places, stages
@@ -184,44 +184,82 @@ def _write(
     journal: what the store holds. Returns what cannot be had, with the reason, and what the store
     holds then.
     """
-    refused: dict[Target, str] = {}
     owner = owner or (journal.owner if journal else "")
     wanted = Journal(kernel.boot_id(), carried.entries, owner, netns=kernel.netns(), left=left)
-    if wanted.entries and journal != wanted:
-        store.save(wanted)
-        journal = wanted
-    elif journal is not None and not wanted.entries:
-        store.remove()
-        journal = None
-    devices = {c.target.device for c in carried.changes}
+    _save_first(store, journal, wanted)
     view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))
     _collect(undo, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}
+    devices = {target.device for target in changes}
+    writing = _Round(kernel, store, devices, wanted, view, undo)
     for targets in phases({t: c.after for t, c in changes.items()}):
-        phase = [changes[target] for target in targets]
-        optional = {t for t in carried.optional if view.read(t) is None}
-        phase = [c for c in phase if c.target not in optional and c.target not in refused]
-        born = _births(phase, view)
-        if born:
-            # Kernels that keep a thread's class give it to the next one, whatever it is.
-            classes.check(view, phase, kind=Kind.KERNEL)
-            # What a new thread was born with is its original; known only now.
-            entries = tuple(_with_birth(e, born) for e in wanted.entries)
-            journal = wanted = replace(wanted, entries=entries)
-            store.save(wanted)
-            _collect(undo, born)
-        now = write(kernel, view, ((c.target, c.after) for c in phase)).refused
+        due = writing.due(targets, carried.optional)
+        writing.write([changes[target] for target in due])
+    return writing.refused, writing.journal if wanted.entries else None
+
+
+def _save_first(store: Store, journal: Journal | None, wanted: Journal) -> None:
+    """Have the store hold what is wanted, before anything is written. journal: what it holds."""
+    if wanted.entries and journal != wanted:
+        store.save(wanted)
+    elif journal is not None and not wanted.entries:
+        store.remove()
+
+
+@dataclass(slots=True)
+class _Round:
+    """What changes while a round is written.
+
+    devices: all that it writes to. journal: what is wanted, which the store holds if it has
+    entries. view: the host after the last phase. undo: see _write(). refused: what cannot be had,
+    with the reason.
+    """
+
+    kernel: Kernel
+    store: Store
+    devices: Collection[str]
+    journal: Journal
+    view: View
+    undo: dict[Target, Value]
+    refused: dict[Target, str] = field(default_factory=dict)
+
+    def due(self, targets: Iterable[Target], optional: Container[Target]) -> list[Target]:
+        """Return what of a phase is to be written: not what is refused, nor a thread that ended."""
+        gone = (t for t in targets if t in optional and self.view.read(t) is None)
+        left_out = {*self.refused, *gone}
+        return [t for t in targets if t not in left_out]
+
+    def write(self, phase: Collection[Change]) -> None:
+        """Write a phase and read it back; the journal holds its originals before."""
+        self._note_births(phase)
+        now = write(self.kernel, self.view, ((c.target, c.after) for c in phase)).refused
         if now:
-            refused.update(now)
-            entries = tuple(
-                replace(e, after=None) if e.target in now else e for e in wanted.entries
-            )
-            left = (*wanted.left, *_refusals(now))
-            journal = wanted = replace(wanted, entries=entries, left=left)
-            store.save(wanted)
-        view = read_back(kernel, view, devices, [c for c in phase if c.target not in now])
-    return refused, journal
+            self._note_refused(now)
+        taken = [c for c in phase if c.target not in now]
+        self.view = read_back(self.kernel, self.view, self.devices, taken)
+
+    def _note_births(self, phase: Collection[Change]) -> None:
+        """Keep what new threads were born with: it is their original, and known only now."""
+        born = _births(phase, self.view)
+        if not born:
+            return
+        # Kernels that keep a thread's class give it to the next one, whatever it is.
+        classes.check(self.view, phase, kind=Kind.KERNEL)
+        entries = tuple(_with_birth(e, born) for e in self.journal.entries)
+        self._save(replace(self.journal, entries=entries))
+        _collect(self.undo, born)
+
+    def _note_refused(self, now: Mapping[Target, str]) -> None:
+        """Let the journal want no more of what the kernel has just refused, and say so."""
+        self.refused.update(now)
+        old = self.journal
+        entries = tuple(replace(e, after=None) if e.target in now else e for e in old.entries)
+        self._save(replace(old, entries=entries, left=(*old.left, *_refusals(now))))
+
+    def _save(self, journal: Journal) -> None:
+        self.journal = journal
+        self.store.save(journal)
 
 
 def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:
