@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
     monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
     monkeypatch.setattr(rtnetlink, "resolve", lambda _: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.setpriority", lambda *_: None)  # or the tests would have it
     return simulated
 
 
@@ -344,3 +346,35 @@ def test_an_apply_tells_of_a_link_file(host: SimHost, tmp_path: Path, capsys: Ca
     claims.update(store, host.boot_id(), claims.with_link(2))
     status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     assert status == 0 and "note: rxlane-link@2 holds eth0 to its .link file\n" in err
+
+
+@pytest.mark.parametrize(
+    ("verb", "expected"),
+    [("apply", [(os.PRIO_PROCESS, 0, -10)]), ("rollback", [(os.PRIO_PROCESS, 0, -10)])]
+    + [(verb, []) for verb in ("map", "plan", "verify", "confirm")],
+)
+def test_who_writes_goes_before_what_computes(
+    host: SimHost,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Captured,
+    tmp_path: Path,
+    verb: str,
+    expected: list[tuple[int, int, int]],
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr("os.setpriority", lambda *words: asked.append(words))
+    stands = state(tmp_path) if verb not in ("map", "plan") else ()
+    run(capsys, verb, *stands)
+    assert asked == expected
+
+
+def test_an_apply_without_the_right_to_go_first_takes_its_turn(
+    host: SimHost, monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.setpriority", refuse)
+    status, out, _ = run(capsys, "apply", "-o", "threaded=on", "eth0", *state(tmp_path))
+    assert status == 0
+    assert "settings written" in out
