@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Event, Sources
+from rxlane.events import LOST, Event, Sources
 from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
 from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
@@ -96,6 +96,10 @@ class Converger:
         self._failures = 0
         # After a look that wrote in vain: not before this time, whatever is announced.
         self._earliest = 0.0
+        # Until when looks were put off last, how often in a row, and why.
+        self._blocked = 0.0
+        self._put_offs = 0
+        self._trouble = ""
         self._said = ""
         # Of the look under way: what it writes, and what it leaves for how many seconds.
         self._changes: dict[Target, Change] = {}
@@ -116,7 +120,20 @@ class Converger:
         if not self._earliest:
             self._failures = 0
         # What such a look wrote, and what undid it, is announced as well.
-        self._due = max(min(now + SETTLE, self._first + SETTLE_MOST), self._earliest)
+        settled = min(now + SETTLE, self._first + SETTLE_MOST)
+        self._due = max(settled, self._earliest, self._blocked)
+
+    def put_off(self, what: str, error: Exception) -> None:
+        """Look a while later, because something that a look needs failed; say so once."""
+        now = self._clock()
+        if now - self._blocked > PEACE:
+            self._put_offs, self._trouble = 0, ""
+        problem = f"{what}: {error}; it is tried again"
+        if problem != self._trouble:
+            self._log("error", problem)
+            self._trouble = problem
+        self._due = self._blocked = now + RETRIES[min(self._put_offs, len(RETRIES) - 1)]
+        self._put_offs += 1
 
     def anew(self) -> None:
         """Something else is wanted from this look on: nobody fought over that yet."""
@@ -303,15 +320,18 @@ def keep(
     stop: int,
     relevant: Callable[[Event], bool],
 ) -> None:
-    """Keep a layout until the eventfd stop is written or there is nothing to keep any more."""
+    """Keep a layout until the eventfd stop is written or there is nothing to keep any more.
+
+    What fails between two looks, for want of memory for example, puts off the next one.
+    """
     poller, registered = select.poll(), set[int]()
-    sources.refresh(converger.folders)
+    _follow(sources, converger)
     while True:
-        look = converger.ripe
-        if not converger.run(lambda index: sources.links.is_up(index)):
-            return
+        look = converger.ripe and _renewed(sources, converger)
         if look:
-            sources.refresh(converger.folders)
+            if not converger.run(lambda index: sources.links.is_up(index)):
+                return
+            _follow(sources, converger)
         wanted = {*sources.descriptors, stop}
         for descriptor in registered - wanted:
             poller.unregister(descriptor)
@@ -323,4 +343,30 @@ def keep(
             if descriptor == stop:
                 os.eventfd_read(stop)
                 return
-            converger.notice(event for event in sources.read(descriptor) if relevant(event))
+            converger.notice(e for e in _read(sources, converger, descriptor) if relevant(e))
+
+
+def _follow(sources: Sources, converger: Converger) -> None:
+    """Follow what is there after a look."""
+    try:
+        sources.refresh(converger.folders)
+    except (RxlaneError, OSError) as error:
+        converger.put_off("what is kept cannot be followed", error)
+
+
+def _renewed(sources: Sources, converger: Converger) -> bool:
+    """True once the links are known; without them no look would find the right devices."""
+    try:
+        sources.renew()
+    except (RxlaneError, OSError) as error:
+        converger.put_off("after events were lost the links cannot be read", error)
+        return False
+    return True
+
+
+def _read(sources: Sources, converger: Converger, descriptor: int) -> Iterable[Event]:
+    try:
+        return sources.read(descriptor)
+    except RxlaneError as error:  # an OSError would come back at once, and for ever
+        converger.put_off("an event cannot be understood", error)
+        return [LOST]

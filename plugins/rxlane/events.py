@@ -54,6 +54,8 @@ class Event:
 
 # Leads to the first look of who keeps a layout, which finds what is to be followed.
 APPLIED = Event("the layout was applied", reset=False)
+# Of whatever it was.
+LOST = Event("events were lost")
 
 
 class Links:
@@ -318,6 +320,7 @@ class Sources:
                 self._open(u.NETLINK_GENERIC, group, self._ethtool)
             # After the subscription, so that no change falls between.
             self.links = Links(rtnetlink.states())
+            self._outdated = False
         except (OSError, RxlaneError):
             self.close()
             raise
@@ -361,8 +364,20 @@ class Sources:
         except RxlaneError:
             return  # they come and go right now: another look follows
 
+    def renew(self) -> None:
+        """Before a look at the host: read the links anew if events about them were lost.
+
+        Until that succeeds they stay as they were, and the next call tries again.
+        """
+        if self._outdated:
+            self.links = Links(rtnetlink.states())
+            self._outdated = False
+
     def read(self, descriptor: int) -> list[Event]:
-        """Return everything that one descriptor holds by now."""
+        """Return everything that one descriptor holds by now.
+
+        Raises FORMAT for what cannot be understood; the rest is read by the next call.
+        """
         if descriptor == self._bell:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(descriptor)
@@ -383,11 +398,18 @@ class Sources:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self.links = Links(rtnetlink.states())
-                found.append(Event("events were lost"))
+                self._outdated = True
+                found.append(LOST)
                 continue
             if port == KERNEL:
-                found += [e for e in self._readers[descriptor](data) if e is not None]
+                found += self._understood(descriptor, data)
+
+    def _understood(self, descriptor: int, data: bytes) -> list[Event]:
+        try:
+            return [e for e in self._readers[descriptor](data) if e is not None]
+        except RxlaneError:
+            self._outdated = True
+            raise
 
     def noticed(self, seen: set[tuple[int, str]] | None) -> list[Event]:
         """Return what happened in folders; None: the kernel lost count of it."""

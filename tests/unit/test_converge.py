@@ -26,7 +26,7 @@ from rxlane.converge import (
     Follower,
 )
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import APPLIED, Event, Links
+from rxlane.events import APPLIED, LOST, Event, Links
 from rxlane.journal import Store
 from rxlane.model import Thread
 from rxlane.places import Folder
@@ -59,6 +59,8 @@ class Sources:
 
     links: Links
     descriptors: tuple[int, ...] = ()
+
+    def renew(self) -> None: ...
 
     def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
@@ -534,6 +536,8 @@ class Pipe:
         self.descriptors = (self.out,)
         self.links = Links([LinkState(2, "eth0", True)])
 
+    def renew(self) -> None: ...
+
     def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
     def read(self, descriptor: int) -> Iterable[Event]:
@@ -591,11 +595,131 @@ def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
         descriptor = sources.descriptors[0]
         monkeypatch.setitem(sources._sockets, descriptor, Full())
-        assert sources.read(descriptor) == [Event("events were lost")]
+        known = sources.links.names
+        assert sources.read(descriptor) == [LOST] and sources.links.names == known
+        sources.renew()
         assert sources.links.names == {4: "new0"}
     finally:
         monkeypatch.undo()
         sources.close()
+
+
+class Failing(Pipe):
+    """One whose links, or what is to be followed, cannot be read some times."""
+
+    def __init__(self, renewing: int = 0, following: int = 0) -> None:
+        super().__init__()
+        self.left = {"renew": renewing, "refresh": following}
+
+    def renew(self) -> None:
+        self._fail("renew", RxlaneError(Kind.KERNEL, "links: changed while they were read"))
+
+    def refresh(self, folders: Mapping[str, Folder]) -> None:
+        self._fail("refresh", OSError(12, "Cannot allocate memory"))
+
+    def _fail(self, what: str, error: Exception) -> None:
+        if self.left[what]:
+            self.left[what] -= 1
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        (
+            Failing(renewing=3),
+            "after events were lost the links cannot be read: links: changed while they were read;"
+            " it is tried again",
+        ),
+        (
+            Failing(following=3),
+            "what is kept cannot be followed: [Errno 12] Cannot allocate memory; it is tried again",
+        ),
+    ],
+)
+def test_what_fails_between_looks_ends_nothing(
+    failing: Failing, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converge, "RETRIES", (0.01, 0.02))
+    stop, looked, log = os.eventfd(0), threading.Event(), list[tuple[str, str]]()
+
+    def replan(choose: Choose) -> Applied | None:
+        if not any(failing.left.values()):
+            looked.set()
+        return Applied(Plan(), 0)
+
+    keeping = Converger(replan, lambda *line: log.append(line))
+    arguments = (failing, keeping, stop, lambda event: True)
+    loop = threading.Thread(target=converge.keep, args=arguments)
+    loop.start()
+    os.write(failing.into, b"x")
+    assert looked.wait(5) and loop.is_alive()
+    events.wake_up(stop)
+    loop.join(5)
+    assert not loop.is_alive() and log == [("error", said)]
+
+
+def test_what_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:
+    error = OSError(12, "Cannot allocate memory")
+    for wait in (*RETRIES, RETRIES[-1]):
+        bench.converger.put_off("what is kept cannot be followed", error)
+        assert bench.converger.timeout() == pytest.approx(wait)
+        bench.converger.notice([UP])
+        assert bench.converger.timeout() == pytest.approx(wait), "no event makes it sooner"
+        bench.clock.now += wait
+        assert bench.converger.run()
+    assert len(bench.log) == 1
+    bench.clock.now += 2 * PEACE
+    bench.converger.put_off("what is kept cannot be followed", error)
+    assert bench.converger.timeout() == pytest.approx(RETRIES[0]) and len(bench.log) == 2
+
+
+def test_links_that_cannot_be_read_after_events_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = events.Sources()
+
+    def fail() -> list[LinkState]:
+        raise RxlaneError(Kind.KERNEL, "links: changed during each of 5 readings")
+
+    try:
+        known = sources.links.names
+        # A message that is cut short; the kernel sends none.
+        monkeypatch.setitem(sources._readers, sources.descriptors[0], sources._link)
+        with pytest.raises(RxlaneError, match="malformed"):
+            sources._understood(sources.descriptors[0], b"short")
+        monkeypatch.setattr(rtnetlink, "states", fail)
+        for _ in range(2):
+            with pytest.raises(RxlaneError):
+                sources.renew()
+            assert sources.links.names == known
+        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
+        sources.renew()
+        assert sources.links.names == {4: "new0"}
+        monkeypatch.setattr(rtnetlink, "states", fail)
+        sources.renew()
+    finally:
+        monkeypatch.undo()
+        sources.close()
+
+
+def test_an_event_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and what it was about is found by a look at everything."""
+    pipe, stop, log, seen = Pipe(), os.eventfd(0), list[tuple[str, str]](), list[Event]()
+
+    def read(descriptor: int) -> Iterable[Event]:
+        os.read(descriptor, 100)
+        raise RxlaneError(Kind.FORMAT, "malformed netlink data: link without a name")
+
+    def relevant(event: Event) -> bool:
+        seen.append(event)
+        events.wake_up(stop)
+        return True
+
+    monkeypatch.setattr(pipe, "read", read)
+    os.write(pipe.into, b"x")
+    quiet = Converger(lambda choose: Applied.nothing(), lambda *line: log.append(line))
+    converge.keep(pipe, quiet, stop, relevant)  # type: ignore[arg-type]
+    assert seen == [LOST]
+    assert [text.partition(":")[0] for _, text in log] == ["an event cannot be understood"]
 
 
 def test_first_apply_is_told_and_its_error_raised(
