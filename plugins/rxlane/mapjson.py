@@ -11,6 +11,7 @@ from rxlane import marks
 from rxlane.codec import to_plain
 from rxlane.marks import Mark
 from rxlane.model import Helper, Index, Lane, Link, Queue, Snapshot, Thread, lanes
+from rxlane.settings import requested
 
 
 def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
@@ -20,7 +21,8 @@ def map_json(snapshot: Snapshot, links: Sequence[Link]) -> str:
     data = {
         "devices": found,
         "sysctls": {s.name: s.value for s in snapshot.sysctls},
-        "workqueue-cpus": _plain_list(snapshot.workqueue_cpus),
+        "workqueue-cpus": _plain_list(requested(snapshot)),
+        "workqueue-effective-cpus": _plain_list(snapshot.workqueue_cpus),
         "writers": list(snapshot.writers),
         "sessions": list(snapshot.sessions),
         "notes": list(snapshot.notes),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rxlane import cpulist, helperrows, marks, sanitize
 from rxlane.cells import cell, fit, policy_text
-from rxlane.items import OFF, ON, SWITCHES
+from rxlane.items import OFF, ON, SWITCHES, WORKQUEUE
 from rxlane.marks import CONFLICT, HOP, Mark
 from rxlane.model import (
     IRQ_THREAD,
@@ -27,6 +27,7 @@ from rxlane.model import (
     lanes,
     napi_mode,
 )
+from rxlane.settings import requested
 
 WIDTH = 80
 HEADINGS = ("queue", "NAPI", "IRQ", "IRQ CPUs", "mode", "PID", "CPU", "policy", "node", "")
@@ -260,11 +261,20 @@ def _cpus(numbers: Iterable[int]) -> str:
 def _host(snapshot: Snapshot) -> list[str]:
     """The settings of the host and who else writes, shown once."""
     lines = [f"  {s.name} {s.value}" for s in snapshot.sysctls]
-    if snapshot.workqueue_cpus is not None:
-        lines.append(_cut(f"  unbound kernel workers on {_cpus(snapshot.workqueue_cpus)}"))
+    lines += _workers(snapshot)
     lines += [f"  {writer} runs and may change settings of lanes" for writer in snapshot.writers]
     lines += [f"  somebody is logged in over {device}" for device in snapshot.sessions]
     return ["", "host:", *lines] if lines else []
+
+
+def _workers(snapshot: Snapshot) -> list[str]:
+    """Say where unbound kernel workers run, and the mask that plans compare where it is another."""
+    asked, left = requested(snapshot), snapshot.workqueue_cpus
+    lines = [] if left is None else [_cut(f"  unbound kernel workers on {_cpus(left)}")]
+    if asked is not None and asked != left:
+        words = f"{WORKQUEUE} {cpulist.render(asked)}, of which isolated partitions took the rest"
+        lines.append(_cut(f"  {words}"))
+    return lines
 
 
 def map_text(snapshot: Snapshot, links: Sequence[Link], style: Style = PLAIN) -> str:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from rxlane import cells, look, mapjson, table
 from rxlane.items import ADAPTIVE_RX, CHANNELS_COMBINED, RING_RX, RING_TX, RX_USECS
 from rxlane.model import Irq, Napi, Thread, Tunable
+from rxlane.plan import HOST, WHOLE, Target
+from rxlane.settings import View
 from unit import simhost, synthetic
+from unit.simhost import SimHost
 
 
 def test_map_names_every_part_of_a_lane() -> None:
@@ -197,3 +200,22 @@ def test_what_the_driver_lets_change_and_who_is_there() -> None:
     plain = json.loads(mapjson.map_json(host, host.links))
     assert plain["devices"][0]["tunables"]["ring-rx"] == {"value": 256, "highest": 4096}
     assert plain["sessions"] == ["eth0"] and plain["workqueue-cpus"][1] == 2
+
+
+def test_workers_that_isolated_partitions_keep_off_cpus() -> None:
+    """What plans compare and the journal keeps is shown under the name that it has there."""
+    sim = SimHost(replace(simhost.snapshot(), workqueue_cpus=(0, 1, 2, 3)))
+    sim.workqueue_requested = (0, 1, 2, 3)
+    lines = table.map_text(sim.observe(), sim.observe().links).splitlines()
+    assert [line for line in lines if "work" in line] == ["  unbound kernel workers on CPUs 0-3"]
+    sim.isolate(3)
+    host = sim.observe()
+    lines = table.map_text(host, host.links).splitlines()
+    assert [line for line in lines if "work" in line] == [
+        "  unbound kernel workers on CPUs 0-2",
+        "  workqueue-cpus 0-3, of which isolated partitions took the rest",
+    ]
+    plain = json.loads(mapjson.map_json(host, host.links))
+    assert plain["workqueue-cpus"] == [0, 1, 2, 3]
+    assert plain["workqueue-effective-cpus"] == [0, 1, 2]
+    assert View.of(host).read(Target(HOST, WHOLE, "workqueue-cpus")) == "0-3"
