@@ -110,7 +110,8 @@ def _plan(
     where what then is as wanted stands, if somebody chooses: who does keeps it.
     """
     view = View.of(before)
-    plan = decide(before, policy, view, originals(journal, before.links, scope))
+    back = originals(journal, view, scope, stages.asked(before, policy))
+    plan = decide(before, policy, view, back)
     folders: Mapping[str, Folder] = {}
     if choose is not None:
         plan = choose(plan)

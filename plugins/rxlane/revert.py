@@ -98,14 +98,21 @@ def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
 
 def originals(
-    journal: Journal | None, links: Collection[Link], scope: Container[str] | None
+    journal: Journal | None, view: View, scope: Container[str] | None, asked: Container[Target]
 ) -> dict[Target, Value]:
-    """Return what settings go back to where a new plan for these devices does not want them."""
-    entries = renamed(() if journal is None else journal.entries, links)
+    """Return what settings go back to where a new plan for these devices does not want them.
+
+    view: the host as it is. asked: the channels and rings that the plan is to have. As in carry(),
+    what a reset may have taken stays away while its device is altered.
+    """
+    entries = renamed(() if journal is None else journal.entries, view.snapshot.links)
+    still = _altered(entries, [e.target for e in entries if e.target not in asked], view)
     return {
         e.target: e.before
         for e in entries
-        if e.before is not None and (scope is None or e.device in scope)
+        if e.before is not None
+        and (scope is None or e.device in scope)
+        and not (e.kept and e.device in still)
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from rxlane.draft import assigned
 from rxlane.hardware import totals
 from rxlane.items import (
     CHANNEL_ITEMS,
@@ -19,6 +20,7 @@ from rxlane.items import (
     EVERY_ITEM,
     RESET_ITEMS,
     RFS,
+    RING_ITEMS,
     RPS,
     RX_THREAD_ITEMS,
     RX_THREADS,
@@ -99,6 +101,16 @@ def gone(view: View, values: Mapping[Target, Value | None], target: Target) -> b
         return False
     back = all(view.read(Target(link.name, WHOLE, i)) == v for i, v in channels.items())
     return back and _beyond(target, {kind: link.count(kind) for kind in ("rx", "tx")})
+
+
+def asked(snapshot: Snapshot, policy: Policy) -> frozenset[Target]:
+    """Return the channels and rings that the policy speaks of, whether devices have them or not."""
+    found = set[Target]()
+    for section, link in assigned(snapshot, policy.sections):
+        items = {item for item, _ in section.tunables if item in RING_ITEMS}
+        items.update(CHANNEL_ITEMS if section.channels is not None else ())
+        found.update(Target(link.name, WHOLE, item) for item in items)
+    return frozenset(found)
 
 
 def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapshot:

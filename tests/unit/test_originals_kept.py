@@ -11,7 +11,7 @@ import pytest
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
-from rxlane.policy import parse_mixed, parse_section
+from rxlane.policy import Given, parse, parse_mixed, parse_section
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
@@ -155,3 +155,50 @@ def test_a_cpu_that_went_offline_since(store: MemoryStore) -> None:
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
+
+
+def two_nics() -> SimHost:
+    """eth0 has rings."""
+    altered = simhost.tuned(simhost.link(queues=2))
+    other = simhost.link("eth1", 1, ifindex=3, base=9000)
+    return SimHost(simhost.whole(simhost.snapshot(altered, other)))
+
+
+def polling(host: SimHost, cpus: str, sched: str) -> None:
+    """Somebody has the first queue of eth0 poll busily."""
+    host.write_napi(host.links["eth0"].napis[0].napi_id, {"threaded": "busy-poll"})
+    pid = host.links["eth0"].napis[0].pid
+    assert pid is not None
+    host.write_thread(pid, {"thread-cpus": cpus, "thread-sched": sched})
+
+
+def test_what_a_reset_took_is_not_planned_with_while_it_stays_away(store: MemoryStore) -> None:
+    """The thread that polls now counts, not the one that comes back with the rings."""
+    host = two_nics()
+    polling(host, "3", "other:0")
+    before = simhost.settings(host)
+    rings = Given("napi", "rings", ("eth0",), {"ring_rx": "512"})
+    apply(host, store, parse([rings]))
+    polling(host, "2", "fifo:60")
+    options = {"threaded": "on", "thread_policy": "fifo", "thread_priority": "50"}
+
+    def fifo(cpu: str) -> Given:
+        return Given("napi", "fifo", ("eth1",), {**options, "thread_cpus": cpu})
+
+    with pytest.raises(RxlaneError, match="on CPU 2 a busy-polling thread of priority 60"):
+        apply(host, store, parse([rings, fifo("2")]))
+    apply(host, store, parse([rings, fifo("3")]))
+    assert rollback(host, store).pending == ()
+    assert simhost.restored(host, before)
+
+
+def test_what_a_reset_took_is_planned_with_once_the_rings_are_back(store: MemoryStore) -> None:
+    host = two_nics()
+    polling(host, "3", "fifo:60")
+    before = simhost.settings(host)
+    apply(host, store, parse([Given("napi", "rings", ("eth0",), {"ring_rx": "512"})]))
+    options = {"threaded": "on", "thread_policy": "fifo", "thread_priority": "50"}
+    with pytest.raises(RxlaneError, match="CPU 3"):
+        apply(host, store, parse([Given("napi", "x", ("eth1",), {**options, "thread_cpus": "3"})]))
+    assert rollback(host, store).pending == ()
+    assert simhost.restored(host, before)
