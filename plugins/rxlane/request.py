@@ -34,7 +34,12 @@ def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
 
 def device(argument: str) -> str:
     """Return a device's name from the command line as netlink has it, whatever the locale is."""
-    return os.fsencode(argument).decode("utf-8", "replace")
+    return _utf8(argument, "replace")
+
+
+def _utf8(argument: str, errors: str) -> str:
+    """Return what was given on the command line read as UTF-8."""
+    return os.fsencode(argument).decode("utf-8", errors)
 
 
 def from_options(texts: Sequence[str], devices: Sequence[str]) -> Policy:
@@ -52,13 +57,14 @@ def from_profile(names: str, links: Collection[Link]) -> tuple[Policy, tuple[str
     """Return the policy of TuneD profiles on these links, and notes about what was not found."""
     from rxlane import policy, profile
 
-    found = profile.load(names, _profile_file)
+    found = profile.load(_utf8(names, "surrogateescape"), _profile_file)
     return policy.parse(found.sections(links)), tuple(found.notes)
 
 
 def _profile_file(path: str) -> str | None:
     try:
-        return text_of(path, PROFILE_LIMIT)
+        # In UTF-8 as profiles are, which may name others: the locale's own characters may be few.
+        return text_of(path, PROFILE_LIMIT, path.encode("utf-8", "surrogateescape"))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -66,19 +72,22 @@ def _profile_file(path: str) -> str | None:
         raise RxlaneError(Kind.FORMAT, f"{path}: {reason}") from None
 
 
-def text_of(path: str, limit: int) -> str:
-    """Return a file's text, FORMAT when it is longer than limit or no UTF-8."""
+def text_of(path: str, limit: int, file: str | bytes) -> str:
+    """Return a file's text, FORMAT when it is longer than limit in bytes or no UTF-8.
+
+    path: what it is called in messages.
+    """
+    if file == "-":
+        data = sys.stdin.buffer.read(limit + 1)
+    else:
+        with open(file, "rb") as stream:
+            data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise RxlaneError(Kind.FORMAT, f"{path}: longer than {limit} bytes")
     try:
-        if path == "-":
-            text = sys.stdin.read(limit + 1)
-        else:
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read(limit + 1)
+        return data.decode()
     except UnicodeDecodeError:
         raise RxlaneError(Kind.FORMAT, f"{path}: not UTF-8") from None
-    if len(text) > limit:
-        raise RxlaneError(Kind.FORMAT, f"{path}: longer than {limit} bytes")
-    return text
 
 
 def read_snapshot(path: str) -> Snapshot:
@@ -89,7 +98,7 @@ def read_snapshot(path: str) -> Snapshot:
     if not path:
         raise RxlaneError(Kind.FORMAT, "--snapshot names no file", remedy="give '-' for stdin")
     try:
-        text = text_of(path, SNAPSHOT_LIMIT)
+        text = text_of(path, SNAPSHOT_LIMIT, path)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise RxlaneError(Kind.FORMAT, f"{path}: {reason}") from None

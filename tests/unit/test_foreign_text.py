@@ -124,6 +124,31 @@ def test_an_output_that_knows_no_snowman(
     assert known in out.written()
 
 
+def in_ascii(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter where the locale knows ASCII only."""
+    plain = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    plain["PYTHONPATH"] = str(Path(rxlane.__file__).parents[1])
+    argv = [sys.executable, *arguments]
+    return subprocess.run(argv, env=plain, capture_output=True, text=True)
+
+
+def test_profiles_are_found_in_any_locale(tmp_path: Path) -> None:
+    """Also by what another one says, which is UTF-8 whatever the locale is."""
+    folder, recorded = tmp_path / SNOW, tmp_path / f"{SNOW}.json"
+    folder.mkdir()
+    recorded.write_text(codec.dumps(simhost.snapshot()))
+    (folder / "tuned.conf").write_text(f"[main]\ninclude={folder}/base.conf\n", "utf-8")
+    (folder / "base.conf").write_text("[napi]\nthreaded=on\n")
+    (folder / "latin.conf").write_bytes(b"[main]\nsummary=\xf6\n")
+    argv = ("-m", "rxlane", "plan", "--snapshot", str(recorded), "--profile")
+    found = in_ascii(*argv, str(folder))
+    assert (found.returncode, found.stderr) == (0, "") and "threaded: off -> on" in found.stdout
+    for file, problem in (("latin.conf", ": not UTF-8"), ("none.conf", ": is not there; looked")):
+        found = in_ascii(*argv, str(folder / file))
+        assert found.returncode == 2 and problem in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+
+
 def test_files_of_a_device_are_found_in_any_locale(tmp_path: Path) -> None:
     """The kernel's names are bytes; the interpreter would spell them as its locale does."""
     folder = os.fsencode(tmp_path) + b"/sys/class/net/" + SNOW.encode()
@@ -135,11 +160,7 @@ def test_files_of_a_device_are_found_in_any_locale(tmp_path: Path) -> None:
         "n = s.names('sys/class/net'); p = f'sys/class/net/{n[0]}';"
         "print(ascii([n, s.number(f'{p}/mtu'), s.folders(p), s.exists(p), s.target(p)[-4:]]))"
     )
-    plain = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    plain["PYTHONPATH"] = str(Path(rxlane.__file__).parents[1])
-    found = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], env=plain, capture_output=True, text=True
-    )
+    found = in_ascii("-c", script, str(tmp_path))
     words = [[SNOW], 1500, ["lower_d\ufffd"], True, SNOW]
     assert (found.stdout, found.stderr) == (f"{ascii(words)}\n", "")
 
