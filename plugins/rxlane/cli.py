@@ -8,6 +8,7 @@ refused and nothing was changed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import io
 import os
@@ -16,8 +17,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from rxlane import __version__, look, request
-from rxlane.errors import Kind, RxlaneError, legible
+from rxlane import __version__, look, request, streams
+from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -130,16 +131,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _tell(done: Applied) -> None:
     for skip in done.plan.skips:
-        _say(f"skipped: {skip}")
+        streams.say(f"skipped: {skip}")
     for warning in done.plan.warnings:
-        _say(f"warning: {warning}")
+        streams.say(f"warning: {warning}")
     for note in done.notes:
-        _say(f"note: {note}")
+        streams.say(f"note: {note}")
     print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already", flush=True)
-
-
-def _say(text: str) -> None:
-    print(legible(text), file=sys.stderr, flush=True)
 
 
 def _need_root() -> None:
@@ -192,7 +189,7 @@ def _apply(args: argparse.Namespace) -> int:
     for link in links or snapshot.links:
         if link.ifindex in kept:
             unit = f"rxlane-link@{link.ifindex}"
-            _say(f"note: {unit} holds {link.name} to its .link file")
+            streams.say(f"note: {unit} holds {link.name} to its .link file")
     if pending is not None:
         print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
     return 0
@@ -244,12 +241,18 @@ def _watch(args: argparse.Namespace) -> int:
     stop = os.eventfd(0, os.EFD_CLOEXEC)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: events.wake_up(stop))
-    watch(kernel, store, policy, names, stop, _log, _tell)
+
+    def begun(done: Applied) -> None:
+        # Nobody has to read it: what was applied is kept all the same.
+        with contextlib.suppress(OSError):
+            _tell(done)
+
+    watch(kernel, store, policy, names, stop, _log, begun)
     return 0
 
 
 def _log(level: str, text: str) -> None:
-    _say(f"rxlane: {level}: {text}")
+    streams.say(f"rxlane: {level}: {text}")
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -290,7 +293,7 @@ def _rollback(args: argparse.Namespace) -> int:
     _need_root()
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):
-            _say(f"note: {note}")
+            streams.say(f"note: {note}")
         return 0
     if args.orphaned:
         done = rollback(kernel, store, claims.others(store, kernel))
@@ -304,9 +307,9 @@ def _rollback(args: argparse.Namespace) -> int:
     if not devices and not args.orphaned:
         confirm.cancel(store)
     for note in done.notes:
-        _say(f"note: {note}")
+        streams.say(f"note: {note}")
     for line in done.pending:
-        _say(f"not put back: {line}")
+        streams.say(f"not put back: {line}")
     print(f"{done.written} settings put back")
     return 1 if done.pending else 0
 
@@ -343,40 +346,52 @@ def _ends_soon(args: argparse.Namespace) -> bool:
     return args.verb != "watch" and not any(waits)
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()  # --help may have nowhere to go, too
+        raise
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; every failure is one line on stderr."""
+    streams.open_missing()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Standard error has it so: what the locale does not know is shown by its number.
         sys.stdout.reconfigure(errors="backslashreplace")
-    args = _parser().parse_args(argv)
     try:
-        if _ends_soon(args):
-            # Nothing of thousands of queues is garbage before the end, and looking for it takes
-            # a fifth of the time.
-            gc.disable()
-        if args.verb in BRIEF_WRITERS:
-            _go_first()
-        # As Ctrl-C: what is half applied is undone.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        status = VERBS[args.verb](args)
-        sys.stdout.flush()
-        return status
+        return _run(argv)
     except BrokenPipeError:
-        # `rxlane map | head`: the reader left; keep the interpreter from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # `rxlane map | head`: the reader left
     except RxlaneError as error:
-        print(f"rxlane: {error}", file=sys.stderr)
-        for note in getattr(error, "__notes__", ()):
-            _say(f"rxlane: {note}")
+        for text in (str(error), *getattr(error, "__notes__", ())):
+            streams.say(f"rxlane: {text}")
         return 2 if error.kind.refused or error.kind is Kind.FORMAT else 1
     except OSError as error:
-        print(f"rxlane: {error}", file=sys.stderr)
+        streams.say(f"rxlane: {streams.problem(error)}")
         return 1
     except KeyboardInterrupt as stop:
         for text in ("interrupted", *getattr(stop, "__notes__", ())):
-            _say(f"rxlane: {text}")
+            streams.say(f"rxlane: {text}")
         return INTERRUPTED
+    finally:
+        streams.leave()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    args = _parsed(argv)
+    if _ends_soon(args):
+        # Nothing of thousands of queues is garbage before the end, and looking for it takes
+        # a fifth of the time.
+        gc.disable()
+    if args.verb in BRIEF_WRITERS:
+        _go_first()
+    # As Ctrl-C: what is half applied is undone.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    status = VERBS[args.verb](args)
+    sys.stdout.flush()
+    return status
 
 
 if __name__ == "__main__":

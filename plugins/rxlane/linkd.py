@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from rxlane import claims
+from rxlane import claims, streams
 from rxlane.converge import Converger, keep
 from rxlane.errors import RxlaneError
 from rxlane.events import Event, wake_up
@@ -27,7 +27,7 @@ LEVELS = {"error": 3, "warning": 4, "info": 6}  # of syslog, for the journal; se
 
 
 def log(level: str, text: str) -> None:
-    print(f"<{LEVELS[level]}>{text}", file=sys.stderr, flush=True)
+    streams.say(f"<{LEVELS[level]}>{text}")
 
 
 class Stop:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from rxlane import request
-from rxlane.errors import Kind, RxlaneError, legible
+from rxlane import request, streams
+from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -136,7 +136,7 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
         raise RxlaneError(Kind.OPTION, problem, remedy="leave DEV and --option out")
     policy, notes = request.from_profile(args.profile, snapshot.links)
     for note in notes:
-        print(f"note: {legible(note)}", file=sys.stderr)
+        streams.say(f"note: {note}")
     return policy
 
 

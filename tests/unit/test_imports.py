@@ -96,6 +96,7 @@ LAYERS = {
     "udevdb": 3,
     "notify": 0,
     "claims": 7,
+    "streams": 1,
     "linksources": 5,
     "linkkeep": 10,
     "linkfile": 8,

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Standard input, output and error of a command: any may be closed, full, or read by nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+
+from rxlane.errors import legible
+
+# What only standard output fails with, for files and sockets say in their errors what they are.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; where nobody can read it any more, go on without."""
+    with contextlib.suppress(OSError):
+        print(legible(text), file=sys.stderr, flush=True)
+
+
+def problem(error: OSError) -> str:
+    """Return what went wrong, naming standard output where it is that."""
+    if error.filename is None and error.errno in UNWRITABLE:
+        return f"standard output: {os.strerror(error.errno)}"
+    return str(error)
+
+
+def open_missing() -> None:
+    """Have /dev/null where the caller closed a standard stream.
+
+    Else the next file that is opened would be it: a journal, or a socket to the kernel.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def leave() -> None:
+    """Keep the interpreter from flushing once more, at its end, what cannot be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
