@@ -265,8 +265,10 @@ def _verify(args: argparse.Namespace) -> int:
 
     kernel, store = Linux(), Store(args.state)
     _need_root()
-    with store.lock():
-        journal, _ = load_current(store, kernel)
+    journal = None
+    if store.directory.exists():  # without, nothing was applied, and no folder is made for that
+        with store.lock():
+            journal, _ = load_current(store, kernel)
     found = Verdict((), ())
     if journal is not None:
         items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS

@@ -8,11 +8,21 @@ from collections.abc import Sequence
 
 from rxlane import places
 from rxlane.items import SYSCTL_ITEMS
-from rxlane.model import IRQBALANCE, WRITERS, Sysctl
+from rxlane.model import IRQBALANCE, WRITERS, Capabilities, Sysctl
 from rxlane.sysfs import Sysfs
 
 FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
 SERVICES = "sys/fs/cgroup/system.slice"
+
+
+def notes(sysfs: Sysfs, known: Capabilities) -> tuple[str, ...]:
+    """Say what cannot be told of this host, for people."""
+    found = []
+    if not known.netdev:
+        found.append("kernel has no netdev netlink family")
+    if not sysfs.exists("sys/class/net"):
+        found.append("/sys is not mounted: drivers, CPUs and steering of devices are not known")
+    return tuple(found)
 
 
 def sysctls(sysfs: Sysfs) -> tuple[Sysctl, ...]:

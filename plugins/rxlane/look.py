@@ -15,6 +15,9 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
+NOTHING_SHOWN = "no device here is hardware or has NAPI instances"
+NAME_THEM = "name devices to see others"
+
 
 def add_map_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write a picture ('-' = stdout)")
@@ -46,6 +49,8 @@ def map_(args: argparse.Namespace) -> int:
         return _watch(args)
     snapshot = _observe() if args.snapshot is None else request.read_snapshot(args.snapshot)
     links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
+    if not links:
+        streams.say(f"note: {NOTHING_SHOWN}; {NAME_THEM}")
     if args.svg is not None:
         from rxlane import svg
 
@@ -71,6 +76,8 @@ def _watch(args: argparse.Namespace) -> int:
         raise RxlaneError(Kind.OPTION, problem, remedy="leave --snapshot and --svg out")
     snapshot = _observe()
     links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
+    if not links:
+        raise RxlaneError(Kind.NO_DEVICE, NOTHING_SHOWN, remedy=NAME_THEM)
     colour, unicode = terminal(sys.stdout, os.environ, args.color)
     wanted = live.Wanted([link.name for link in links], args.watch, args.json, colour, unicode)
     try:
@@ -107,6 +114,8 @@ def _write(name: str, text: str) -> None:
     if name == "-":
         sys.stdout.buffer.write(text.encode())
         return
+    if not name:
+        raise RxlaneError(Kind.FORMAT, "no file is named", remedy="give '-' for standard output")
     try:
         Path(name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -130,6 +139,8 @@ def plan(args: argparse.Namespace) -> int:
 
 def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) -> Policy:
     if args.profile is None:
+        if not devices and not any(link.physical for link in snapshot.links):
+            streams.say("note: no device here is hardware; name devices to lay out others")
         return request.from_options(args.option, devices)
     if args.option or devices:
         problem = "a profile names its own devices and options"
@@ -161,5 +172,5 @@ def link(args: argparse.Namespace) -> int:
 def record(args: argparse.Namespace) -> int:
     from rxlane import codec
 
-    _write(args.file or "-", codec.dumps(_observe()))
+    _write("-" if args.file is None else args.file, codec.dumps(_observe()))
     return 0

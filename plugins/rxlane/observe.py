@@ -82,14 +82,13 @@ def observe(
     if VHOST_CPUS in asked:
         named = (replace(li, tap=not li.physical and vms.is_tap(sysfs, li.name)) for li in links)
         links, vcpus = vms.with_machines(sysfs, named)
-    notes = () if capabilities.netdev else ("kernel has no netdev netlink family",)
     found = Snapshot(
         capabilities=capabilities,
         topology=cpus,
         links=links,
         irqs=_irqs(sysfs, links) if asked & BY_NAPI else (),
         threads=_threads(sysfs, links, named=items is None),
-        notes=notes,
+        notes=hostfiles.notes(sysfs, capabilities),
         sysctls=hostfiles.sysctls(sysfs),
         writers=hostfiles.writers(sysfs),
         vcpus=vcpus,

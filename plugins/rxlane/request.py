@@ -27,7 +27,7 @@ def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
             own = rtnetlink.resolve(name)
             link = None if own is None else snapshot.link(own)
         if link is None:
-            raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name)
+            raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name or "''")
         found[link.name] = link
     return list(found.values())
 

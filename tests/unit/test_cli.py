@@ -60,6 +60,9 @@ BAD = [
     ("map", "--jso"),
     ("map", "--color", "pink"),
     ("map", "--svg", "/nonexistent/a.svg"),
+    ("map", "--svg", ""),
+    ("map", ""),
+    ("record", ""),
     ("map", "--snapshot", "/nonexistent"),
     ("map", "--snapshot", ""),
     ("plan",),
@@ -117,6 +120,35 @@ def test_map(host: SimHost, capsys: Captured) -> None:
     assert status == 0 and "rx3" in out
     status, out, _ = run(capsys, "map", "--json", "eth0")
     assert [lane["queue"] for lane in json.loads(out)["devices"][0]["lanes"]] == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def bare(host: SimHost) -> SimHost:
+    """Only a device that is no hardware and has no NAPIs, as in a new network namespace."""
+    host.links = {"lo": simhost.link("lo", 0, physical=False)}
+    return host
+
+
+def test_where_nothing_is_shown_it_is_said(bare: SimHost, capsys: Captured) -> None:
+    note = "no device here is hardware or has NAPI instances; name devices to see others\n"
+    for more in ((), ("--json",), ("--svg", "-")):
+        status, _, err = run(capsys, "map", *more)
+        assert (status, err) == (0, f"note: {note}")
+    assert run(capsys, "map", "lo")[2] == ""
+    assert run(capsys, "map", "--watch=1") == (2, "", f"rxlane: {note}")
+
+
+def test_where_nothing_is_planned_it_is_said(bare: SimHost, capsys: Captured) -> None:
+    argv = ("plan", "-o", "threaded=on")
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (0, "0 to change, 0 as wanted already\n")
+    assert err == "note: no device here is hardware; name devices to lay out others\n"
+    assert run(capsys, *argv, "lo")[2] == ""
+
+
+def test_verify_makes_no_folder(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    assert run(capsys, "verify", *state(tmp_path))[:2] == (0, "0 of 0 settings as planned\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_map_of_a_recorded_host_and_its_picture(capsys: Captured, tmp_path: Path) -> None:

@@ -285,6 +285,16 @@ def test_steering_of_queues(tmp_path: Path) -> None:
     assert devices.steering(sysfs, "eth1", Queue("rx", 0)) == Queue("rx", 0)
 
 
+def test_what_cannot_be_told_of_a_host(tmp_path: Path) -> None:
+    (text,) = hostfiles.notes(Sysfs(tmp_path), Capabilities(netdev=True))
+    assert text.startswith("/sys is not mounted")
+    (tmp_path / "sys/class/net").mkdir(parents=True)
+    assert hostfiles.notes(Sysfs(tmp_path), Capabilities(netdev=True)) == ()
+    assert hostfiles.notes(Sysfs(tmp_path), Capabilities()) == (
+        "kernel has no netdev netlink family",
+    )
+
+
 def test_sysctls_and_other_writers(tmp_path: Path) -> None:
     files = {
         "proc/sys/net/core/busy_read": "50\n",
