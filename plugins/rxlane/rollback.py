@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.errors import RxlaneError
-from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS
+from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS, Value
 from rxlane.journal import GivenUp, Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
@@ -17,7 +17,7 @@ from rxlane.plan import Entry, Journal, Target
 from rxlane.present import load_current
 from rxlane.revert import dormant, renamed, speaks_for
 from rxlane.settings import View
-from rxlane.writing import missing, put_back
+from rxlane.writing import missing, nearest, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,8 @@ def bring_back(
         for e in here
         if speaks_for(devices, e.target, here) and (items is None or e.item in items)
     ]
-    written, failed = put_back(
-        kernel, {e.target: e.before for e in mine if e.before is not None}, before
-    )
-    waiting = _look(kernel, before, mine, wanted)
+    done = put_back(kernel, {e.target: e.before for e in mine if e.before is not None}, before)
+    waiting, near = _look(kernel, before, mine, wanted, done.rounded)
     others = set(here).difference(mine)
     # Whose channels or rings are still to come back loses by it what has come back already.
     resetting = {e.device for e in others if e.item in RESET_ITEMS}
@@ -87,23 +85,35 @@ def bring_back(
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
     reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in resetting)
-    return RolledBack(written, reasons, (*notes, *failed))
+    rounded = (f"{t}: {what}" for t, what in near.items())
+    return RolledBack(done.written, reasons, (*notes, *done.failed, *rounded))
 
 
 def _look(
-    kernel: Kernel, before: Snapshot, mine: Collection[Entry], items: Collection[str]
-) -> dict[Target, str]:
-    """Return what is not at its original, with the reason.
+    kernel: Kernel,
+    before: Snapshot,
+    mine: Collection[Entry],
+    items: Collection[str],
+    rounded: Mapping[Target, Value | None],
+) -> tuple[dict[Target, str], dict[Target, str]]:
+    """Return what is not at its original, with the reason, and what is as near as it gets.
 
     Whether queues and devices are gone is asked only where something is amiss.
     """
     own, originals = {e.item for e in mine}, {e.target: e.before for e in mine}
+
+    def found(now: Snapshot) -> tuple[dict[Target, str], dict[Target, str]]:
+        view = View.of(now)
+        near = nearest(view, originals, rounded)
+        away = missing(view, originals)
+        return {t: why for t, why in away.items() if t not in near}, near
+
     if own.isdisjoint(RESET_ITEMS):
         asked = own | ({*THREAD_ITEMS} - COSTLY_ITEMS)
-        now = kernel.refresh(before, {e.device for e in mine}, asked)
-        if not missing(View.of(now), originals):
-            return {}
-    return missing(View.of(kernel.observe(None, items)), originals)
+        waiting, near = found(kernel.refresh(before, {e.device for e in mine}, asked))
+        if not waiting:
+            return waiting, near
+    return found(kernel.observe(None, items))
 
 
 def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
