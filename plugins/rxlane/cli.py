@@ -139,9 +139,9 @@ def _tell(done: Applied) -> None:
     print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already", flush=True)
 
 
-def _need_root() -> None:
+def _need_root(what: str = "changing settings") -> None:
     if os.geteuid() != 0:
-        raise RxlaneError(Kind.REFUSED, "changing settings needs root", remedy="use sudo")
+        raise RxlaneError(Kind.REFUSED, f"{what} needs root", remedy="use sudo")
 
 
 def _go_first() -> None:
@@ -264,7 +264,7 @@ def _verify(args: argparse.Namespace) -> int:
     from rxlane.verify import Verdict, verify_journal
 
     kernel, store = Linux(), Store(args.state)
-    _need_root()
+    _need_root("reading the journal")
     journal = None
     if store.directory.exists():  # without, nothing was applied, and no folder is made for that
         with store.lock():

@@ -21,10 +21,13 @@ def say(text: str) -> None:
 
 
 def problem(error: OSError) -> str:
-    """Return what went wrong, naming standard output where it is that."""
-    if error.filename is None and error.errno in UNWRITABLE:
-        return f"standard output: {os.strerror(error.errno)}"
-    return str(error)
+    """Return what went wrong, naming the file, or standard output where it is that."""
+    where, reason = error.filename, error.strerror or str(error)
+    if where is None and error.errno in UNWRITABLE:
+        where = "standard output"
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
+    return reason if where is None else f"{where}: {reason}"
 
 
 def open_missing() -> None:

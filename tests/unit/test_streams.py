@@ -101,6 +101,7 @@ def test_a_layout_is_kept_though_nobody_reads_that_it_was_applied(
 
 
 def test_only_what_is_of_no_file_is_of_standard_output() -> None:
-    assert streams.problem(OSError(28, "full")) == FULL[8:-1]
-    assert streams.problem(OSError(28, "full", "/x")) == "[Errno 28] full: '/x'"
-    assert streams.problem(OSError(24, "Too many open files")) == "[Errno 24] Too many open files"
+    assert streams.problem(OSError(28, "No space left on device")) == FULL[8:-1]
+    assert streams.problem(OSError(28, "No space left on device", b"/x")) == f"/x{FULL[23:-1]}"
+    assert streams.problem(OSError(24, "Too many open files")) == "Too many open files"
+    assert streams.problem(OSError("timed out")) == "timed out"
