@@ -13,7 +13,8 @@ from rxlane.model import Snapshot
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
-from unit.simhost import Killed, MemoryStore, SimHost
+from unit.simhost import MemoryStore, SimHost
+from unit.simwrites import Killed
 
 # Attributes of SimHost: the write of that number fails, does nothing, or is the last.
 WAYS = ("fail_at", "lie_at", "kill_at")

@@ -19,7 +19,8 @@ from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_journal
 from unit import simhost
-from unit.simhost import Killed, MemoryStore, SimHost
+from unit.simhost import MemoryStore, SimHost
+from unit.simwrites import MODES, Killed
 
 FULL = {
     "threaded": "on@1-",
@@ -294,7 +295,7 @@ def test_any_row_of_policies_comes_back(
     host = SimHost(simhost.snapshot(capabilities=capabilities), ends_threads=ends)
     if 8 in capabilities.settable:
         for index, mode in enumerate(modes):
-            host.write_napi(8193 + index, {"threaded": simhost.MODES[mode]})
+            host.write_napi(8193 + index, {"threaded": MODES[mode]})
     elif any(modes):
         host.write_device(host.links["eth0"], {"threaded": "on"})
     before = simhost.settings(host)

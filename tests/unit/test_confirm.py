@@ -24,6 +24,7 @@ from rxlane.session import Login, current, not_newer, start_of
 from rxlane.sysfs import Sysfs
 from unit import simhost
 from unit.simhost import SimHost
+from unit.simwrites import Killed
 from unit.test_apply import FULL, policy
 
 OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
@@ -149,7 +150,7 @@ def test_killed_at_every_write_the_originals_come_back(tmp_path: Path) -> None:
         before = simhost.settings(one)
         pending = arm(one, store)
         one.kill_at = number
-        with pytest.raises(simhost.Killed):
+        with pytest.raises(Killed):
             apply(one, store, policy(**FULL))
         confirm.expire(one, store, pending)
         assert simhost.settings(one) == before

@@ -48,6 +48,7 @@ from rxlane.sysfs import Sysfs
 from rxlane.verify import NO_HELPER, verify
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
+from unit.simwrites import Killed
 from unit.test_converge import UP, Bench
 from unit.test_observe import tree
 from unit.test_threads import stat_line
@@ -490,7 +491,7 @@ def test_killed_at_any_write(at: int) -> None:
     sim, store = SimHost(steered(host())), MemoryStore()
     before = simhost.settings(sim)
     sim.kill_at = at
-    with pytest.raises(simhost.Killed):
+    with pytest.raises(Killed):
         apply(sim, store, asked(**ALL))
     sim.kill_at = None
     rollback(sim, store)
