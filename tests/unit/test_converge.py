@@ -1,115 +1,37 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A layout that is kept standing on a simulated host, with a clock that the test turns."""
+"""What a kept layout does after an event: when it looks, what it writes, what it leaves."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rxlane import converge, events, rtnetlink, watch
-from rxlane.apply import Applied, apply
-from rxlane.converge import (
-    LATE,
-    PEACE,
-    RESETS,
-    RETRIES,
-    SETTLE,
-    SETTLE_MOST,
-    Choose,
-    Converger,
-    Follower,
-)
+from rxlane import converge, events
+from rxlane.apply import Applied
+from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import APPLIED, LOST, Event, Links
 from rxlane.journal import Store
 from rxlane.model import Thread
 from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
-from rxlane.policy import Given, parse, parse_mixed
-from rxlane.rollback import rollback
+from rxlane.policy import Given, parse
 from rxlane.rtnetlink import LinkState
-from rxlane.sections import Policy
-from rxlane.sysfs import Sysfs
-from unit import simhost
+from unit import keeping, simhost
+from unit.keeping import CHANNELS, FEATURES, UP, Bench, Clock
 from unit.simhost import SimHost
-from unit.test_apply import FULL, policy
-
-UP = Event("went up", "eth0", 2)
-CHANNELS = Event("channels changed", "eth0", 2)
-FEATURES = Event("features changed", "eth0", 2, reset=False)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Sources:
-    """Stands for the sockets: only the names of the links."""
-
-    links: Links
-    descriptors: tuple[int, ...] = ()
-
-    def renew(self) -> None: ...
-
-    def refresh(self, folders: Mapping[str, Folder]) -> None: ...
-
-    @classmethod
-    def of(cls, host: SimHost) -> Sources:
-        return cls(Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values()))
-
-
-@dataclass
-class Bench:
-    """A kept layout."""
-
-    host: SimHost
-    store: Store
-    policy: Policy
-    names: tuple[str, ...] = ("eth0",)
-    clock: Clock = field(default_factory=Clock)
-    log: list[tuple[str, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.sources = Sources.of(self.host)
-        self._write(self.policy, self.names or None, None)
-        names = self.sources.links.names
-        self.kept = watch.Kept(self._write, self.store, self.policy, self.names, names)
-        self.converger = Converger(
-            lambda choose: self.kept.replan(self.sources.links.names, choose),
-            lambda level, text: self.log.append((level, text)),
-            self.clock,
-        )
-
-    def _write(
-        self, policy: Policy, scope: Collection[str] | None, choose: Choose | None
-    ) -> Applied:
-        return apply(self.host, self.store, policy, scope, choose=choose)
-
-    def relevant(self, event: Event) -> bool:
-        return self.kept.relevant(self.sources.links.names, event)
-
-    def happens(self, *seen: Event, after: float = SETTLE) -> bool:
-        """The events come, time passes, and the converger gets its turn."""
-        self.sources.links = Sources.of(self.host).links
-        self.converger.notice(seen)
-        self.clock.now += after
-        return self.converger.run()
+from unit.test_apply import policy
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(SimHost(simhost.snapshot()), Store(tmp_path / "state"), policy("eth0", **FULL))
+    return keeping.full(tmp_path)
 
 
 def lose(host: SimHost) -> None:
@@ -208,19 +130,6 @@ def test_what_is_fought_over_is_not_followed_until_its_turn(bench: Bench) -> Non
     assert followed() == {"threaded", "gro_flush_timeout"}
     bench.happens(after=PEACE)
     assert "napi_defer_hard_irqs" in followed()
-
-
-def test_rolled_back_while_the_look_waited_for_the_lock(bench: Bench) -> None:
-    write = bench.kept._write
-
-    def late(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
-        rollback(bench.host, bench.store)
-        return write(policy, scope, choose)
-
-    bench.kept._write = late
-    assert not bench.happens(UP)
-    assert bench.host.links["eth0"].napis[1].threaded == 0
-    assert "kept no longer" in bench.log[0][1]
 
 
 def test_what_is_wanted_anew_does_not_wait(bench: Bench) -> None:
@@ -364,72 +273,6 @@ def test_auto_finds_another_cpu(tmp_path: Path) -> None:
     assert all(thread.cpus != (gone,) for thread in host.threads.values())
 
 
-def test_after_a_rollback_nothing_is_kept(bench: Bench) -> None:
-    rollback(bench.host, bench.store)
-    writes = bench.host.writes
-    assert bench.happens(UP) is False
-    assert bench.host.writes == writes and "kept no longer" in bench.log[0][1]
-
-
-def test_renamed_device_is_followed_and_comes_back(bench: Bench) -> None:
-    host = bench.host
-    bench.host.rename("eth0", "lan0")
-    host.write_napi(8194, {"threaded": "off"})
-    bench.happens(Event("renamed from eth0", "lan0", 2, reset=False))
-    assert host.links["lan0"].napis[1].threaded == 1
-    rollback(host, bench.store)
-    assert all(n.threaded == 0 and n.defer_hard_irqs == 0 for n in host.links["lan0"].napis)
-
-
-def test_device_made_anew_has_originals_of_its_own(bench: Bench) -> None:
-    """Driver unbind and bind: another index, other NAPIs, another original."""
-    host = bench.host
-    again = simhost.link(ifindex=9, base=50)
-    napis = tuple(replace(n, defer_hard_irqs=33) for n in again.napis)
-    del host.links["eth0"]
-    bench.happens(Event("CPU 3 went online"))
-    assert bench.log == []
-    host.links["eth0"] = replace(again, napis=napis)
-    bench.happens(Event("appeared", "eth0", 9))
-    assert [n.threaded for n in host.links["eth0"].napis] == [0, 1, 1, 1]
-    rollback(host, bench.store)
-    assert {n.defer_hard_irqs for n in host.links["eth0"].napis} == {33}
-    assert bench.store.load() is None
-
-
-@pytest.mark.parametrize("names", [("eth0",), ()])
-def test_a_namespace_that_is_left_and_entered_again(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """The device kept our settings meanwhile: they must not pass for its originals."""
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    host = SimHost(simhost.snapshot(simhost.link(), two))
-    before = simhost.settings(host)
-    bench = Bench(host, Store(tmp_path), policy(*names, **FULL), names)
-    away = host.links.pop("eth0")
-    bench.happens(Event("got another MTU", "eth1", 3))
-    host.links["eth0"] = away
-    bench.happens(Event("appeared", "eth0", 2))
-    rollback(host, bench.store)
-    assert simhost.settings(host) == before
-
-
-def test_originals_wait_no_longer_once_the_name_is_taken(bench: Bench) -> None:
-    for index in range(10, 15):
-        bench.host.links["eth0"] = simhost.link(ifindex=index, base=100 * index)
-        bench.happens(Event("appeared", "eth0", index))
-    journal = bench.store.load()
-    assert journal is not None and {e.ifindex for e in journal.entries} == {14}
-
-
-def test_rollback_of_one_device_keeps_what_is_away(bench: Bench) -> None:
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    away = bench.host.links.pop("eth0")
-    bench.host.links["eth1"] = two
-    rollback(bench.host, bench.store, ["eth0"])
-    bench.host.links["eth0"] = away
-    rollback(bench.host, bench.store)
-    assert all(n.threaded == 0 for n in bench.host.links["eth0"].napis)
-
-
 def test_unmovable_interrupts_are_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,81 +291,6 @@ def test_unmovable_interrupts_are_tried_once(
     for _ in range(4):
         bench.happens(UP, after=1)
     assert tried == [41] and bench.log == []
-
-
-# -- following ------------------------------------------------------------------------------------
-
-
-def test_follower() -> None:
-    follower = Follower(["eth0", "eth1", "late0"], {2: "eth0", 3: "eth1"})
-    assert [follower.now(n) for n in ("eth0", "eth1", "late0")] == ["eth0", "eth1", None]
-    follower.update({2: "lan0", 3: "eth1", 4: "late0"})
-    assert [follower.now(n) for n in ("eth0", "late0")] == ["lan0", "late0"]
-    follower.update({3: "eth1"})
-    assert follower.now("eth0") is None
-    follower.update({3: "eth1", 8: "eth0"})
-    assert follower.now("eth0") == "eth0"
-    assert follower.covers(Event("x", "eth0", 8)) and follower.covers(Event("x"))
-    assert not follower.covers(Event("x", "docker0", 99))
-
-
-def test_a_device_that_took_the_name_of_one_that_went() -> None:
-    follower = Follower(["eth0", "eth1"], {2: "eth0", 3: "eth1"})
-    follower.update({3: "eth0"})
-    assert (follower.now("eth0"), follower.now("eth1")) == (None, "eth0")
-    follower.update({3: "eth0", 9: "eth1"})
-    assert (follower.now("eth0"), follower.now("eth1")) == (None, "eth0")
-
-
-def test_a_veth_with_the_name_of_a_nic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
-    monkeypatch.setattr(watch, "Sysfs", lambda: Sysfs(tmp_path))
-    host = SimHost(simhost.snapshot())
-    bench = Bench(host, Store(tmp_path / "state"), policy("eth0", **FULL))
-    (tmp_path / "sys/class/net/eth0/device").rmdir()
-    host.links["eth0"] = simhost.link(ifindex=9, base=50)
-    bench.happens(Event("appeared", "eth0", 9))
-    assert all(n.threaded == 0 for n in host.links["eth0"].napis)
-
-
-def test_sections_without_a_device_left_go() -> None:
-    follower = Follower(["eth0"], {})
-    assert follower.policy(policy("eth0", **FULL)).sections == ()
-    follower.update({5: "eth0"})
-    assert follower.policy(policy("eth0", **FULL)).sections[0].devices == ("eth0",)
-    every = policy(**FULL)
-    assert Follower([], {}).policy(every) == every
-
-
-def test_links_of_containers_are_passed_over(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not bench.relevant(Event("appeared", "veth7", 70))
-    assert bench.relevant(UP) and bench.relevant(Event("CPU 3 went online"))
-    every = Bench(bench.host, Store(tmp_path / "all"), policy(**FULL), ())
-    (tmp_path / "sys/class/net/eth5/device").mkdir(parents=True)
-    monkeypatch.setattr(every.kept, "_sysfs", Sysfs(tmp_path))
-    assert every.relevant(Event("appeared", "eth5", 70))
-    assert not every.relevant(Event("appeared", "veth7", 70))
-
-
-def test_taps_that_come_later_are_laid_out_with_the_rest(tmp_path: Path) -> None:
-    """Their guests' threads start after them, and nothing announces that."""
-    tap = Event("appeared", "tap0", 9, tun=True)
-    start = SimHost(simhost.snapshot())
-    plain = Bench(start, Store(tmp_path / "plain"), policy("eth0", **FULL))
-    assert not plain.relevant(tap)
-    asked = parse_mixed("x", ["eth0"], {"vhost_cpus": "3"})
-    bench = Bench(SimHost(simhost.snapshot()), Store(tmp_path / "taps"), asked)
-    assert bench.relevant(tap) and not bench.relevant(Event("appeared", "veth7", 70))
-    worker = Thread(900, "vhost-899", "other", 0, 0, tuple(range(8)))
-    link = simhost.link("tap0", 1, ifindex=9, base=9000, physical=False)
-    bench.host.links["tap0"] = replace(link, napis=(), tap=True)
-    assert bench.happens(tap) and bench.converger.timeout() == LATE
-    bench.host.links["tap0"] = replace(bench.host.links["tap0"], vhosts=(worker,))
-    assert bench.happens(after=LATE)
-    assert bench.host.links["tap0"].vhosts[0].cpus == (3,)
-    assert bench.converger.timeout() is None, "one more look, no more"
 
 
 # -- the loop, on real descriptors ----------------------------------------------------------------
@@ -564,44 +332,6 @@ def test_loop_wakes_looks_and_stops() -> None:
     events.wake_up(stop)
     loop.join(5)
     assert not loop.is_alive()
-
-
-def test_real_sources_open_without_root() -> None:
-    sources = events.Sources()
-    try:
-        assert len(sources.descriptors) >= 2 and sources.links.names
-        for descriptor in sources.descriptors:
-            sources.read(descriptor)
-    finally:
-        sources.close()
-
-
-def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = events.Sources()
-
-    class Full:
-        def __init__(self) -> None:
-            self.left = 1
-
-        def recvfrom(self, size: int) -> object:
-            if self.left:
-                self.left -= 1
-                raise OSError(105, "No buffer space available")
-            raise BlockingIOError
-
-        def close(self) -> None: ...
-
-    try:
-        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
-        descriptor = sources.descriptors[0]
-        monkeypatch.setitem(sources._sockets, descriptor, Full())
-        known = sources.links.names
-        assert sources.read(descriptor) == [LOST] and sources.links.names == known
-        sources.renew()
-        assert sources.links.names == {4: "new0"}
-    finally:
-        monkeypatch.undo()
-        sources.close()
 
 
 class Failing(Pipe):
@@ -674,33 +404,6 @@ def test_what_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:
     assert bench.converger.timeout() == pytest.approx(RETRIES[0]) and len(bench.log) == 2
 
 
-def test_links_that_cannot_be_read_after_events_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = events.Sources()
-
-    def fail() -> list[LinkState]:
-        raise RxlaneError(Kind.KERNEL, "links: changed during each of 5 readings")
-
-    try:
-        known = sources.links.names
-        # A message that is cut short; the kernel sends none.
-        monkeypatch.setitem(sources._readers, sources.descriptors[0], sources._link)
-        with pytest.raises(RxlaneError, match="malformed"):
-            sources._understood(sources.descriptors[0], b"short")
-        monkeypatch.setattr(rtnetlink, "states", fail)
-        for _ in range(2):
-            with pytest.raises(RxlaneError):
-                sources.renew()
-            assert sources.links.names == known
-        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
-        sources.renew()
-        assert sources.links.names == {4: "new0"}
-        monkeypatch.setattr(rtnetlink, "states", fail)
-        sources.renew()
-    finally:
-        monkeypatch.undo()
-        sources.close()
-
-
 def test_an_event_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, and what it was about is found by a look at everything."""
     pipe, stop, log, seen = Pipe(), os.eventfd(0), list[tuple[str, str]](), list[Event]()
@@ -720,22 +423,3 @@ def test_an_event_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) -> 
     converge.keep(pipe, quiet, stop, relevant)  # type: ignore[arg-type]
     assert seen == [LOST]
     assert [text.partition(":")[0] for _, text in log] == ["an event cannot be understood"]
-
-
-def test_first_apply_is_told_and_its_error_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host, stop, done = SimHost(simhost.snapshot()), os.eventfd(1), list[Applied]()
-    monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
-    watch.watch(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"], stop, print, done.append)
-    assert done[0].written == 17
-    os.eventfd_write(stop, 1)
-    with pytest.raises(RxlaneError):
-        bad = policy("eth0", threaded="on", thread_cpus="64")
-        watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)
-    assert apply(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"]).written == 0
-
-
-def _closing(sources: Sources) -> Sources:
-    sources.close = lambda: None  # type: ignore[attr-defined]
-    return sources

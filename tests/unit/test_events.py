@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rxlane import genl, netlink
+from rxlane import genl, netlink, rtnetlink
 from rxlane import uapi as u
-from rxlane.events import Event, Links, Sources, Threads, ethtool_event, uevent
+from rxlane.errors import Kind, RxlaneError
+from rxlane.events import LOST, Event, Links, Sources, Threads, ethtool_event, uevent
 from rxlane.netlink import Message
 from rxlane.rtnetlink import LinkState
 
@@ -296,3 +297,71 @@ def test_sources_without_room_leave_nothing_open(monkeypatch: pytest.MonkeyPatch
 
 def test_links_that_are_up(links: Links) -> None:
     assert links.is_up(2) and not links.is_up(3) and not links.is_up(99)
+
+
+# -- sockets ----------------------------------------------------------------------------------
+
+
+def test_real_sources_open_without_root() -> None:
+    sources = Sources()
+    try:
+        assert len(sources.descriptors) >= 2 and sources.links.names
+        for descriptor in sources.descriptors:
+            sources.read(descriptor)
+    finally:
+        sources.close()
+
+
+def test_lost_announcements_are_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Sources()
+
+    class Full:
+        def __init__(self) -> None:
+            self.left = 1
+
+        def recvfrom(self, size: int) -> object:
+            if self.left:
+                self.left -= 1
+                raise OSError(105, "No buffer space available")
+            raise BlockingIOError
+
+        def close(self) -> None: ...
+
+    try:
+        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
+        descriptor = sources.descriptors[0]
+        monkeypatch.setitem(sources._sockets, descriptor, Full())
+        known = sources.links.names
+        assert sources.read(descriptor) == [LOST] and sources.links.names == known
+        sources.renew()
+        assert sources.links.names == {4: "new0"}
+    finally:
+        monkeypatch.undo()
+        sources.close()
+
+
+def test_links_that_cannot_be_read_after_events_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Sources()
+
+    def fail() -> list[LinkState]:
+        raise RxlaneError(Kind.KERNEL, "links: changed during each of 5 readings")
+
+    try:
+        known = sources.links.names
+        # A message that is cut short; the kernel sends none.
+        monkeypatch.setitem(sources._readers, sources.descriptors[0], sources._link)
+        with pytest.raises(RxlaneError, match="malformed"):
+            sources._understood(sources.descriptors[0], b"short")
+        monkeypatch.setattr(rtnetlink, "states", fail)
+        for _ in range(2):
+            with pytest.raises(RxlaneError):
+                sources.renew()
+            assert sources.links.names == known
+        monkeypatch.setattr(rtnetlink, "states", lambda: [LinkState(4, "new0", True)])
+        sources.renew()
+        assert sources.links.names == {4: "new0"}
+        monkeypatch.setattr(rtnetlink, "states", fail)
+        sources.renew()
+    finally:
+        monkeypatch.undo()
+        sources.close()

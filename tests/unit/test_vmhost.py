@@ -26,8 +26,8 @@ from rxlane.settings import View
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.verify import verify
 from unit import simhost
+from unit.keeping import UP, Bench
 from unit.simhost import MemoryStore, SimHost
-from unit.test_converge import UP, Bench
 from unit.test_observe import tree
 from unit.test_threads import stat_line
 

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A layout that is kept standing on a simulated host, with a clock that the test turns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rxlane import watch
+from rxlane.apply import Applied, apply
+from rxlane.converge import SETTLE, Choose, Converger
+from rxlane.events import Event, Links
+from rxlane.journal import Store
+from rxlane.places import Folder
+from rxlane.rtnetlink import LinkState
+from rxlane.sections import Policy
+from unit import simhost
+from unit.simhost import SimHost
+from unit.test_apply import FULL, policy
+
+UP = Event("went up", "eth0", 2)
+CHANNELS = Event("channels changed", "eth0", 2)
+FEATURES = Event("features changed", "eth0", 2, reset=False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Sources:
+    """Stands for the sockets: only the names of the links."""
+
+    links: Links
+    descriptors: tuple[int, ...] = ()
+
+    def renew(self) -> None: ...
+
+    def refresh(self, folders: Mapping[str, Folder]) -> None: ...
+
+    @classmethod
+    def of(cls, host: SimHost) -> Sources:
+        return cls(Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values()))
+
+
+@dataclass
+class Bench:
+    """A kept layout."""
+
+    host: SimHost
+    store: Store
+    policy: Policy
+    names: tuple[str, ...] = ("eth0",)
+    clock: Clock = field(default_factory=Clock)
+    log: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sources = Sources.of(self.host)
+        self._write(self.policy, self.names or None, None)
+        names = self.sources.links.names
+        self.kept = watch.Kept(self._write, self.store, self.policy, self.names, names)
+        self.converger = Converger(
+            lambda choose: self.kept.replan(self.sources.links.names, choose),
+            lambda level, text: self.log.append((level, text)),
+            self.clock,
+        )
+
+    def _write(
+        self, policy: Policy, scope: Collection[str] | None, choose: Choose | None
+    ) -> Applied:
+        return apply(self.host, self.store, policy, scope, choose=choose)
+
+    def relevant(self, event: Event) -> bool:
+        return self.kept.relevant(self.sources.links.names, event)
+
+    def happens(self, *seen: Event, after: float = SETTLE) -> bool:
+        """The events come, time passes, and the converger gets its turn."""
+        self.sources.links = Sources.of(self.host).links
+        self.converger.notice(seen)
+        self.clock.now += after
+        return self.converger.run()
+
+
+def full(folder: Path) -> Bench:
+    """One NIC, of which everything that FULL has is kept."""
+    return Bench(SimHost(simhost.snapshot()), Store(folder / "state"), policy("eth0", **FULL))
