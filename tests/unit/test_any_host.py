@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Properties of planning on hosts of any shape: made from random recipes (unit.synthetic).
+"""Properties of planning on hosts of any shape: made from random recipes (unit.anyhost).
 
 The rules are written down here once more, from what the issue of a host is, not from the code.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
@@ -18,218 +16,15 @@ from rxlane import cpulist
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import IrqThread, Link, Snapshot, Thread
+from rxlane.model import Snapshot, Thread
 from rxlane.plan import WHOLE, Change, Plan, Target
-from rxlane.policy import Given, parse
 from rxlane.revert import revert
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
-from unit import simhost, synthetic
+from unit import simhost
+from unit.anyhost import ODD, dangerous_hosts, hosts, odd_hosts, policies
 from unit.simhost import MemoryStore, SimHost
-
-NODES = 4
-GROUPS = st.builds(
-    lambda cores, smt, node, package: {
-        "count": cores * smt,
-        "smt": smt,
-        "node": node,
-        "package": package,
-    },
-    st.integers(1, 8),
-    st.sampled_from([1, 1, 2, 4]),
-    st.integers(0, NODES - 1),
-    st.integers(0, 1),
-)
-LINKS = st.fixed_dictionaries(
-    {
-        "driver": st.sampled_from(["virtio_net", "mlx5_core", "ena"]),
-        "rx": st.integers(1, 12),
-        "node": st.sampled_from([None, 0, 1, 3]),
-    },
-    optional={
-        "tx": st.integers(1, 12),
-        "up": st.booleans(),
-        "physical": st.booleans(),
-        "queues_a_napi": st.sampled_from([0, 1, 1, 2, 3]),
-        "napi_source": st.sampled_from(["netdev", "order", "unknown"]),
-        "combined": st.booleans(),
-        "irq": st.sampled_from([None, 40, 2_147_480_000]),
-        "irq_source": st.sampled_from(["netdev", "irq-name"]),
-        "irq_cpus": st.sampled_from(["all", "each"]),
-        "managed": st.booleans(),
-        "irq_threaded": st.sampled_from([None, 0, 0, 1]),
-        "steering": st.booleans(),
-        "rx_threads": st.sampled_from([None, 0, 0, 1, 3]),
-    },
-)
-THREADED = st.fixed_dictionaries(
-    {
-        "mode": st.sampled_from(["on", "busy-poll"]),
-        "sched": st.sampled_from(["other:0", "other:-5", "fifo:30", "batch:3"]),
-        "thread_cpus": st.sampled_from(["all", "each"]),
-    }
-)
-
-
-ODD = ("deadline", "ext")  # classes that nobody could put back
-
-
-@st.composite
-def odd_hosts(draw: st.DrawFn, host: Snapshot) -> Snapshot:
-    """The host with such a class for some threads of NAPIs and interrupts, and some rx threads."""
-
-    def classed(thread: Thread | None) -> Thread | None:
-        policy = draw(st.sampled_from([None, None, None, *ODD]))
-        return thread if thread is None or policy is None else thread.classed(f"{policy}:0")
-
-    def with_helpers(link: Link) -> Link:
-        own = (replace(helper, thread=classed(helper.thread)) for helper in link.helpers)
-        return replace(link, helpers=tuple(own))
-
-    return replace(
-        host,
-        links=tuple(with_helpers(link) for link in host.links),
-        threads=tuple(t for thread in host.threads if (t := classed(thread)) is not None),
-        irqs=tuple(replace(irq, thread=classed(irq.thread)) for irq in host.irqs),
-        irq_threads=tuple(
-            replace(thread, sched="ext:0", pid=60_000 + thread.irq, name=f"irq/{thread.irq}-x")
-            if draw(st.booleans())
-            else thread
-            for thread in host.irq_threads
-        ),
-    )
-
-
-def some(draw: st.DrawFn, numbers: range) -> str:
-    """A random CPU list of some of the numbers."""
-    if not numbers:
-        return ""
-    found = st.sets(st.integers(numbers[0], numbers[-1]), max_size=len(numbers) // 2)
-    return cpulist.render(draw(found))
-
-
-@st.composite
-def hosts(draw: st.DrawFn) -> Snapshot:
-    """1 to 192 CPUs with gaps of any kind, and up to four devices of any kind."""
-    groups = draw(st.lists(GROUPS, min_size=1, max_size=6))
-    count = sum(group["count"] for group in groups)
-    uniform = len({group["smt"] for group in groups}) == 1
-    kernel = draw(st.sampled_from(list(synthetic.KERNELS)))
-    links: list[dict[str, Any]] = []
-    for number, row in enumerate(draw(st.lists(LINKS, max_size=4))):
-        row["name"] = f"eth{number}"
-        if kernel in ("threaded", "busy-poll") and draw(st.booleans()):
-            row |= draw(THREADED)
-            if kernel == "threaded":
-                row["mode"] = "on"
-        links.append(row)
-    return synthetic.snapshot(
-        {
-            "kernel": kernel,
-            "cpus": groups,
-            "siblings": draw(st.sampled_from(["beside", "apart"])) if uniform else "beside",
-            # CPU 0 cannot go offline on most machines.
-            "offline": some(draw, range(1, count)),
-            "isolated": some(draw, range(1, count)),
-            "nohz_full": some(draw, range(1, count)),
-            "links": links,
-            "writers": draw(st.sampled_from([[], ["irqbalance"]])),
-        }
-    )
-
-
-@st.composite
-def dangerous_hosts(draw: st.DrawFn) -> Snapshot:
-    """The same with what real-time threads and pollers may be refused for, and with guests."""
-    host = draw(hosts())
-    online = host.topology.online
-    cpus = st.sets(st.sampled_from(online), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
-    numbers = [irq.number for irq in host.irqs if irq.threaded != 0][:6] + [7_001, 7_002]
-    threads = draw(st.dictionaries(st.sampled_from(numbers), cpus, max_size=3))
-    polling = draw(st.sampled_from([0, 0, 0, 50]))
-    return replace(
-        host,
-        irq_threads=tuple(IrqThread(number, own) for number, own in sorted(threads.items())),
-        unreserved=draw(st.one_of(st.just(()), cpus)),
-        stalld=draw(st.booleans()),
-        vcpus=draw(st.one_of(st.just(()), cpus)),
-        sysctls=tuple(
-            replace(s, value=polling) if s.name == "net.core.busy_read" else s for s in host.sysctls
-        ),
-    )
-
-
-LISTS = ["0", "1-3", "2,5,7", "0-7", "100-120"]
-NAPI = st.fixed_dictionaries(
-    {"threaded": st.sampled_from(["on", "busy-poll", "off", "on@1-", "busy-poll@0,on@1-"])},
-    optional={
-        "management_queues": st.sampled_from(["0", "1", "3"]),
-        "thread_cpus": st.sampled_from(["auto", "auto", *LISTS]),
-        "thread_policy": st.sampled_from(["other", "batch", "idle"]),
-        "defer_hard_irqs": st.sampled_from(["0", "100"]),
-        "gro_flush_timeout": st.sampled_from(["0", "15000"]),
-        "irq_suspend_timeout": st.just("20000"),
-    },
-)
-REALTIME = st.fixed_dictionaries(
-    {
-        "thread_policy": st.sampled_from(["fifo", "rr"]),
-        "thread_priority": st.sampled_from(["1", "49", "50", "98"]),
-    },
-    optional={"allow_realtime_cpu0": st.sampled_from(["0", "1"])},
-)
-IRQ = st.fixed_dictionaries(
-    {"irq_cpus": st.sampled_from(["auto", "numa-local", *LISTS])},
-    optional={
-        "threaded": st.sampled_from(["on", "off", "auto", "on@1-", "off@0,auto@1-"]),
-        "thread_cpus": st.sampled_from(["auto", *LISTS]),
-        "thread_nice": st.sampled_from(["-5", "3"]),
-    },
-)
-STEERING = st.fixed_dictionaries(
-    {},
-    optional={
-        "rps": st.sampled_from(["off", "auto", "numa-local", *LISTS]),
-        "rfs": st.sampled_from(["off", "auto", "500"]),
-        "xps": st.sampled_from(["off", "auto", "rxqs"]),
-        "netdev_max_backlog": st.just("5000"),
-    },
-)
-
-
-SEPARATION = st.fixed_dictionaries(
-    {},
-    optional={
-        "rx_threads": st.sampled_from(["off", "auto", "auto", "1", "3"]),
-        "rx_thread_cpus": st.sampled_from(["auto", "auto", "kernel", "spread-llc", *LISTS]),
-        "rx_thread_nice": st.sampled_from(["-5", "3"]),
-        "rx_allow_realtime_cpu0": st.sampled_from(["0", "1"]),
-    },
-)
-
-
-@st.composite
-def flows(draw: st.DrawFn) -> dict[str, str]:
-    """RPS and RFS, or rx threads, or what both may have; these may be real-time."""
-    separated, steered = draw(SEPARATION), draw(STEERING)
-    if draw(st.integers(0, 3)) == 0:
-        separated.pop("rx_thread_nice", None)
-        separated |= {"rx_thread_policy": "rr", "rx_thread_priority": "2"}
-    if separated.get("rx_threads", "off") != "off":
-        steered = {name: value for name, value in steered.items() if name not in ("rps", "rfs")}
-    return steered | separated
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> Policy:
-    napi = draw(NAPI) | (draw(REALTIME) if draw(st.booleans()) else {})
-    rows = [Given("napi", "napi", (), napi)]
-    if draw(st.booleans()):
-        rows.append(Given("irq_layout", "irq", (), draw(IRQ)))
-    if draw(st.booleans()):
-        rows.append(Given("flow_steering", "flows", (), draw(flows())))
-    return parse(rows)
 
 
 def odd_threads(host: Snapshot) -> Iterator[tuple[str, int, str, Thread]]:

@@ -14,9 +14,9 @@ from rxlane import marks, picture, policy, svg
 from rxlane.apply import apply
 from rxlane.model import Snapshot
 from unit import synthetic
+from unit.anyhost import hosts
 from unit.goldens import HOSTS, load, names
 from unit.simhost import MemoryStore, SimHost
-from unit.test_any_host import hosts
 
 NS = "{http://www.w3.org/2000/svg}"
 
