@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rxlane import topology
@@ -282,8 +283,11 @@ def test_pollers_on_siblings_are_warned_of() -> None:
 # Properties
 
 
+KERNELS = (simhost.STOCK, simhost.TIMERS_ONLY, simhost.THREADED, simhost.BUSY_POLL)
+
+
 @st.composite
-def hosts(draw: st.DrawFn) -> Snapshot:
+def hosts(draw: st.DrawFn, kernels: Sequence[Capabilities] = KERNELS) -> Snapshot:
     count = draw(st.integers(1, 24))
     smt = draw(st.sampled_from([1, 2]))
     numbers = st.sets(st.integers(0, count - 1), max_size=count - 1)
@@ -291,8 +295,7 @@ def hosts(draw: st.DrawFn) -> Snapshot:
     cpus = simhost.topology(
         count, nodes=draw(st.integers(1, 3)), smt=smt, offline=away, isolated=draw(numbers) - away
     )
-    kinds = [simhost.STOCK, simhost.TIMERS_ONLY, simhost.THREADED, simhost.BUSY_POLL]
-    kernel = draw(st.sampled_from(kinds))
+    kernel = draw(st.sampled_from(kernels))
     links = [
         simhost.link(
             f"eth{n}", draw(st.integers(1, 9)), ifindex=n + 2, base=1000 * (n + 1), kernel=kernel
@@ -322,6 +325,17 @@ SCHED = st.sampled_from(
 )
 
 
+# What can be refused for where threads go: modes and CPUs that there are on most of the hosts.
+PLACED = st.fixed_dictionaries(
+    {
+        "threaded": st.sampled_from(["on", "busy-poll", "busy-poll@0,on@1-"]),
+        "management_queues": st.sampled_from(["0", "1", "3"]),
+        "thread_cpus": st.sampled_from(["", *3 * ["auto"], "1", "0-1", "2-5"]),
+        "allow_realtime_cpu0": st.sampled_from(["0", "1"]),
+    }
+)
+
+
 def decided(host: Snapshot, options: dict[str, str]) -> Plan:
     """Return the plan; a refusal is a legal answer that says nothing about a plan."""
     try:
@@ -332,7 +346,8 @@ def decided(host: Snapshot, options: dict[str, str]) -> Plan:
         raise
 
 
-@given(hosts(), OPTIONS, SCHED)
+@settings(max_examples=300)
+@given(hosts((*KERNELS, *4 * (simhost.BUSY_POLL,))), PLACED, SCHED)
 def test_no_plan_breaks_a_refusal_rule(
     host: Snapshot, options: dict[str, str], sched: dict[str, str]
 ) -> None:
@@ -344,7 +359,8 @@ def test_no_plan_breaks_a_refusal_rule(
         taken = {n for lane in realtime for n in cpus[lane]}
         assert 0 not in taken or options["allow_realtime_cpu0"] == "1"
         assert len(set(_housekeeping(host.topology)) - taken) >= 2
-    pollers = [cpus[k.rpartition("/")[0]] for k, v in found.items() if v == "busy-poll" and cpus]
+    polled = (k.rpartition("/")[0] for k, v in found.items() if v == "busy-poll")
+    pollers = [cpus[lane] for lane in polled if lane in cpus]
     assert len({n for c in pollers for n in c}) >= len(pollers)
     bound = [c[0] for c in pollers if len(c) == 1]
     assert len(set(bound)) == len(bound)
