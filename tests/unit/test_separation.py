@@ -12,7 +12,7 @@ from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import RFS, RPS, RX_THREADS
-from rxlane.model import Helper, IrqThread, Snapshot, Thread
+from rxlane.model import IrqThread, Snapshot, Thread
 from rxlane.plan import WHOLE, Target, phases
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
@@ -93,7 +93,6 @@ def test_the_layout_as_properties() -> None:
     assert not [line for line in found.missing if "rx-thread" in line]
     kernel = linkfile.layout(host(2), host(2).links[0])
     assert kernel.properties["NAPI_RX_THREAD_CPUS"] == "kernel"
-    assert Helper(0) == Helper(0, None, None, None)
 
 
 # -- planning ---------------------------------------------------------------------------------

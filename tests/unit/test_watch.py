@@ -177,8 +177,8 @@ def test_first_apply_is_told_and_its_error_raised(
     watch.watch(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"], stop, print, done.append)
     assert done[0].written == 17
     os.eventfd_write(stop, 1)
-    with pytest.raises(RxlaneError):
-        bad = policy("eth0", threaded="on", thread_cpus="64")
+    bad = policy("eth0", threaded="on", thread_cpus="64")
+    with pytest.raises(RxlaneError, match="CPU 64 does not exist"):
         watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)
     assert apply(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"]).written == 0
 
