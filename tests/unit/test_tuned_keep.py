@@ -409,5 +409,9 @@ def unable() -> Fake:
     raise RxlaneError(Kind.KERNEL, "no netlink")
 
 
-def test_without_a_log_nothing_breaks() -> None:
-    tuned_keep._nobody("info", "text")
+def test_without_a_log_nothing_breaks(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that nobody is told of is tried again as any other."""
+    keeper, waits = Keeper(daemon.joint._adapter, threading.RLock(), unable), list[float]()
+    monkeypatch.setattr(keeper, "_wait", lambda seconds, then: waits.append(seconds))
+    keeper.hold(daemon.rows)
+    assert waits == [1.0] and daemon.log == []
