@@ -30,7 +30,7 @@ GROUPS = st.builds(
 LINKS = st.fixed_dictionaries(
     {
         "driver": st.sampled_from(["virtio_net", "mlx5_core", "ena"]),
-        "rx": st.integers(1, 12),
+        "rx": st.one_of(st.integers(1, 3), st.integers(1, 12)),
         "node": st.sampled_from([None, 0, 1, 3]),
     },
     optional={
@@ -96,15 +96,22 @@ def some(draw: st.DrawFn, numbers: range) -> str:
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> Snapshot:
-    """1 to 192 CPUs with gaps of any kind, and up to four devices of any kind."""
-    groups = draw(st.lists(GROUPS, min_size=1, max_size=6))
+def hosts(draw: st.DrawFn, busy: bool = False) -> Snapshot:
+    """1 to 192 CPUs with gaps of any kind, and up to four devices of any kind.
+
+    busy: there is a device, all are up, and each NAPI can have a thread. Of the others most have
+    nothing to plan.
+    """
+    groups = draw(st.lists(GROUPS, min_size=2 if busy else 1, max_size=6))
     count = sum(group["count"] for group in groups)
     uniform = len({group["smt"] for group in groups}) == 1
-    kernel = draw(st.sampled_from(list(synthetic.KERNELS)))
+    kernels = ["busy-poll", "busy-poll", "threaded"] if busy else list(synthetic.KERNELS)
+    kernel = draw(st.sampled_from(kernels))
     links: list[dict[str, Any]] = []
-    for number, row in enumerate(draw(st.lists(LINKS, max_size=4))):
+    for number, row in enumerate(draw(st.lists(LINKS, min_size=int(busy), max_size=4))):
         row["name"] = f"eth{number}"
+        if busy:
+            row |= {"up": True, "physical": True}
         if kernel in ("threaded", "busy-poll") and draw(st.booleans()):
             row |= draw(THREADED)
             if kernel == "threaded":
@@ -128,7 +135,7 @@ def hosts(draw: st.DrawFn) -> Snapshot:
 @st.composite
 def dangerous_hosts(draw: st.DrawFn) -> Snapshot:
     """The same with what real-time threads and pollers may be refused for, and with guests."""
-    host = draw(hosts())
+    host = draw(st.one_of(hosts(), hosts(busy=True), hosts(busy=True)))
     online = host.topology.online
     cpus = st.sets(st.sampled_from(online), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
     numbers = [irq.number for irq in host.irqs if irq.threaded != 0][:6] + [7_001, 7_002]
@@ -147,11 +154,14 @@ def dangerous_hosts(draw: st.DrawFn) -> Snapshot:
 
 
 LISTS = ["0", "1-3", "2,5,7", "0-7", "100-120"]
+# Most hosts lack a CPU of most lists, which is refused: one is chosen as often as one is named.
+CPUS = [*len(LISTS) * ["auto"], *LISTS]
+MODES = ["on", "busy-poll", "busy-poll", "off", "on@1-", "busy-poll@0,on@1-"]
 NAPI = st.fixed_dictionaries(
-    {"threaded": st.sampled_from(["on", "busy-poll", "off", "on@1-", "busy-poll@0,on@1-"])},
+    {"threaded": st.sampled_from(MODES)},
     optional={
         "management_queues": st.sampled_from(["0", "1", "3"]),
-        "thread_cpus": st.sampled_from(["auto", "auto", *LISTS]),
+        "thread_cpus": st.sampled_from(CPUS),
         "thread_policy": st.sampled_from(["other", "batch", "idle"]),
         "defer_hard_irqs": st.sampled_from(["0", "100"]),
         "gro_flush_timeout": st.sampled_from(["0", "15000"]),
@@ -166,17 +176,17 @@ REALTIME = st.fixed_dictionaries(
     optional={"allow_realtime_cpu0": st.sampled_from(["0", "1"])},
 )
 IRQ = st.fixed_dictionaries(
-    {"irq_cpus": st.sampled_from(["auto", "numa-local", *LISTS])},
+    {"irq_cpus": st.sampled_from(["numa-local", *CPUS])},
     optional={
         "threaded": st.sampled_from(["on", "off", "auto", "on@1-", "off@0,auto@1-"]),
-        "thread_cpus": st.sampled_from(["auto", *LISTS]),
+        "thread_cpus": st.sampled_from(CPUS),
         "thread_nice": st.sampled_from(["-5", "3"]),
     },
 )
 STEERING = st.fixed_dictionaries(
     {},
     optional={
-        "rps": st.sampled_from(["off", "auto", "numa-local", *LISTS]),
+        "rps": st.sampled_from(["off", "numa-local", *CPUS]),
         "rfs": st.sampled_from(["off", "auto", "500"]),
         "xps": st.sampled_from(["off", "auto", "rxqs"]),
         "netdev_max_backlog": st.just("5000"),
@@ -188,7 +198,7 @@ SEPARATION = st.fixed_dictionaries(
     {},
     optional={
         "rx_threads": st.sampled_from(["off", "auto", "auto", "1", "3"]),
-        "rx_thread_cpus": st.sampled_from(["auto", "auto", "kernel", "spread-llc", *LISTS]),
+        "rx_thread_cpus": st.sampled_from(["kernel", "spread-llc", *CPUS]),
         "rx_thread_nice": st.sampled_from(["-5", "3"]),
         "rx_allow_realtime_cpu0": st.sampled_from(["0", "1"]),
     },
@@ -198,10 +208,12 @@ SEPARATION = st.fixed_dictionaries(
 @st.composite
 def flows(draw: st.DrawFn) -> dict[str, str]:
     """RPS and RFS, or rx threads, or what both may have; these may be real-time."""
-    separated, steered = draw(SEPARATION), draw(STEERING)
-    if draw(st.integers(0, 3)) == 0:
+    separated = draw(SEPARATION) if draw(st.booleans()) else {}
+    steered = draw(STEERING)
+    if draw(st.booleans()) and separated:
         separated.pop("rx_thread_nice", None)
         separated |= {"rx_thread_policy": "rr", "rx_thread_priority": "2"}
+        separated.setdefault("rx_thread_cpus", "auto")  # of all CPUs they are refused
     if separated.get("rx_threads", "off") != "off":
         steered = {name: value for name, value in steered.items() if name not in ("rps", "rfs")}
     return steered | separated
@@ -209,10 +221,49 @@ def flows(draw: st.DrawFn) -> dict[str, str]:
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    napi = draw(NAPI) | (draw(REALTIME) if draw(st.booleans()) else {})
+    napi = draw(NAPI)
+    if draw(st.booleans()):
+        napi |= draw(REALTIME)
+        napi.setdefault("thread_cpus", "auto")  # of all CPUs they are refused
     rows = [Given("napi", "napi", (), napi)]
     if draw(st.booleans()):
         rows.append(Given("irq_layout", "irq", (), draw(IRQ)))
-    if draw(st.booleans()):
+    if draw(st.integers(0, 3)):
         rows.append(Given("flow_steering", "flows", (), draw(flows())))
     return parse(rows)
+
+
+ALONE = st.fixed_dictionaries(
+    {
+        "threaded": st.sampled_from(["busy-poll", "busy-poll@0,on@1-", "on"]),
+        "thread_cpus": st.sampled_from(["auto", "auto", "1-3", "2,5,7"]),
+    },
+    optional={"thread_policy": st.just("fifo"), "management_queues": st.just("1")},
+)
+NODE, AUTO = st.integers(0, 1), st.sampled_from(["auto", "numa-local"])
+
+
+@st.composite
+def alone(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
+    """A host with CPUs for about as many pollers and real-time threads as are asked for, others'
+    IRQ threads on some of them, and what keeps off these.
+
+    On any host, and with any policy, that is too rare for what it may break to be found.
+    """
+    links = [
+        {"name": f"eth{number}", "rx": draw(st.integers(1, 3)), "node": draw(st.none() | NODE)}
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    smt = draw(st.sampled_from([1, 2]))
+    groups = [{"count": smt * draw(st.integers(2, 4)), "smt": smt, "node": n} for n in (0, 1)]
+    host = synthetic.snapshot({"kernel": "busy-poll", "cpus": groups, "links": links})
+    held = draw(st.sets(st.integers(1, 3), max_size=2))
+    napi = draw(ALONE)
+    if "thread_policy" in napi:
+        napi["thread_priority"] = draw(st.sampled_from(["20", "50"]))
+    rows = [
+        Given("napi", "napi", (), napi),
+        Given("irq_layout", "irq", (), {"irq_cpus": draw(AUTO)}),
+        Given("flow_steering", "flows", (), {"rps": draw(AUTO)}),
+    ]
+    return replace(host, irq_threads=tuple(IrqThread(7000 + n, (n,)) for n in held)), parse(rows)
