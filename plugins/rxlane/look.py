@@ -47,6 +47,9 @@ def _count(text: str) -> int:
 def map_(args: argparse.Namespace) -> int:
     if args.watch is not None:
         return _watch(args)
+    if args.json and args.svg is not None:
+        problem = "--json and --svg are two ways to show the same"
+        raise RxlaneError(Kind.OPTION, problem, remedy="leave one of them out")
     snapshot = _observe() if args.snapshot is None else request.read_snapshot(args.snapshot)
     links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
     if not links:

@@ -61,6 +61,7 @@ BAD = [
     ("map", "--color", "pink"),
     ("map", "--svg", "/nonexistent/a.svg"),
     ("map", "--svg", ""),
+    ("map", "--svg", "-", "--json"),
     ("map", ""),
     ("record", ""),
     ("map", "--snapshot", "/nonexistent"),
