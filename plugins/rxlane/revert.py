@@ -226,7 +226,11 @@ def _held(entries: Mapping[Target, Entry], holds: Iterable[Change]) -> dict[Targ
     refused stays without one.
     """
     found = ((entries.get(held.target), held.after) for held in holds)
-    return {e.target: replace(e, after=after) for e, after in found if e and e.after is not None}
+    return {
+        e.target: replace(e, after=after)
+        for e, after in found
+        if e is not None and e.after not in (None, after)
+    }
 
 
 def _changed(change: Change, first: Entry | None, index: Mapping[str, int]) -> Entry:
