@@ -311,7 +311,7 @@ def _undo(
 
 def _put_all_back(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
     """Return one line for each setting that is not back, such as one whose device is down."""
-    failed = put_back(kernel, undo).failed
+    _, failed = put_back(kernel, undo)
     if failed:
         return failed
     now = View.of(kernel.observe(None, {target.item for target in undo} | CHEAP_ITEMS))

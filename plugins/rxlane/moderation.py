@@ -11,10 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rxlane.items import ADAPTIVE_RX, ADAPTIVE_TX, ON, RX_USECS, SWITCHES, TX_USECS, Value
-
-_ADAPTIVE = {RX_USECS: ADAPTIVE_RX, TX_USECS: ADAPTIVE_TX}
-Numbers = Mapping[str, Value | None]  # by item, None where the driver has none
+from rxlane.items import ON, SWITCHES, Value
 
 
 def in_order(values: Mapping[str, Value]) -> tuple[dict[str, Value], ...]:
@@ -25,21 +22,3 @@ def in_order(values: Mapping[str, Value]) -> tuple[dict[str, Value], ...]:
     last = {item for item, value in values.items() if item in SWITCHES and value == ON}
     parts = ([i for i in values if i not in last], [i for i in values if i in last])
     return tuple({item: values[item] for item in part} for part in parts if part)
-
-
-def again(asked: Mapping[str, Value], before: Numbers, now: Numbers) -> dict[str, Value]:
-    """Return the microseconds to be set once more, one above what the driver made less of.
-
-    Some count ticks of a clock and round down both when a number is set and when it is read:
-    stmmac_usec2riwt() and stmmac_riwt2usec(), skge_usecs2clk() and skge_clk2usec(). What was read
-    gives less when it is set, and one more gives it again. That goes for numbers that were not
-    asked for, too: the kernel fills in what is read.
-    """
-    found: dict[str, Value] = {}
-    for item, switch in _ADAPTIVE.items():
-        wanted, has = asked.get(item, before.get(item)), now.get(item)
-        if now.get(switch) == ON or not isinstance(wanted, int) or not isinstance(has, int):
-            continue  # in adaptive mode the driver shows what it has chosen
-        if has < wanted:
-            found[item] = wanted + 1
-    return found

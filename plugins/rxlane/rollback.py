@@ -67,8 +67,10 @@ def bring_back(
         for e in here
         if speaks_for(devices, e.target, here) and (items is None or e.item in items)
     ]
-    done = put_back(kernel, {e.target: e.before for e in mine if e.before is not None}, before)
-    waiting, near = _look(kernel, before, mine, wanted, done.rounded)
+    written, failed = put_back(
+        kernel, {e.target: e.before for e in mine if e.before is not None}, before
+    )
+    waiting, near = _look(kernel, before, mine, wanted)
     others = set(here).difference(mine)
     # Whose channels or rings are still to come back loses by it what has come back already.
     resetting = {e.device for e in others if e.item in RESET_ITEMS}
@@ -85,35 +87,31 @@ def bring_back(
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
     reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in resetting)
-    rounded = (f"{t}: {what}" for t, what in near.items())
-    return RolledBack(done.written, reasons, (*notes, *done.failed, *rounded))
+    rounded = (f"{target}: {what}" for target, what in near.items())
+    return RolledBack(written, reasons, (*notes, *failed, *rounded))
 
 
 def _look(
-    kernel: Kernel,
-    before: Snapshot,
-    mine: Collection[Entry],
-    items: Collection[str],
-    rounded: Mapping[Target, Value | None],
+    kernel: Kernel, before: Snapshot, mine: Collection[Entry], items: Collection[str]
 ) -> tuple[dict[Target, str], dict[Target, str]]:
     """Return what is not at its original, with the reason, and what is as near as it gets.
 
     Whether queues and devices are gone is asked only where something is amiss.
     """
     own, originals = {e.item for e in mine}, {e.target: e.before for e in mine}
-
-    def found(now: Snapshot) -> tuple[dict[Target, str], dict[Target, str]]:
-        view = View.of(now)
-        near = nearest(view, originals, rounded)
-        away = missing(view, originals)
-        return {t: why for t, why in away.items() if t not in near}, near
-
     if own.isdisjoint(RESET_ITEMS):
         asked = own | ({*THREAD_ITEMS} - COSTLY_ITEMS)
-        waiting, near = found(kernel.refresh(before, {e.device for e in mine}, asked))
-        if not waiting:
-            return waiting, near
-    return found(kernel.observe(None, items))
+        now = kernel.refresh(before, {e.device for e in mine}, asked)
+        if not missing(View.of(now), originals):
+            return {}, {}
+    return _parted(View.of(before), View.of(kernel.observe(None, items)), originals)
+
+
+def _parted(
+    before: View, now: View, originals: Mapping[Target, Value | None]
+) -> tuple[dict[Target, str], dict[Target, str]]:
+    away, near = missing(now, originals), nearest(before, now, originals)
+    return {target: why for target, why in away.items() if target not in near}, near
 
 
 def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:

@@ -6,7 +6,6 @@ An interrupt that the kernel keeps to itself fails nothing: it is reported.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,15 +37,14 @@ from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.netlink import NetlinkError
 from rxlane.plan import HOST, WHOLE, Change, Target, counted, phases
-from rxlane.revert import REASON
-from rxlane.settings import View, read_device
+from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
 # What a driver, an interrupt or a control group may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED, VHOST_CPUS}
 # Numbers of which a driver may make others.
 ROUNDED_ITEMS = {*RING_ITEMS, *COALESCE_ITEMS}.difference(SWITCHES)
-COALESCE = frozenset(COALESCE_ITEMS)
+COALESCE_NUMBERS = frozenset(COALESCE_ITEMS).difference(SWITCHES)
 # An original counts as back if the driver is off by no more than one in so many.
 NEAR = 8
 # Settings that are not written with a queue's others: interrupts', and those of their threads.
@@ -72,12 +70,10 @@ class Outcome:
 
     refused: what cannot be had, with the reason: interrupts that cannot be moved or switched, CPUs
     that a thread's control group has not, and what a driver lacks. An interrupt that is not
-    switched gets no thread either. rounded: numbers that were written and of which a driver may
-    have made others.
+    switched gets no thread either.
     """
 
     written: int = 0
-    rounded: set[Target] = field(default_factory=set)
     refused: dict[Target, str] = field(default_factory=dict)
     failed: list[RxlaneError | OSError] = field(default_factory=list)
 
@@ -86,8 +82,6 @@ class Outcome:
         device, queue, values = group
         if error is None:
             self.written += len(values)
-            numbers = ROUNDED_ITEMS.intersection(values)
-            self.rounded.update(Target(device, queue, item) for item in numbers)
             return
         if isinstance(error, RxlaneError):
             lacking = error.kind is Kind.UNSUPPORTED and values.keys() <= LACKING
@@ -172,7 +166,7 @@ def _write_one(
 ) -> None:
     first = next(iter(values))
     if first in ETHTOOL_ITEMS:
-        _write_tunables(kernel, view, _link(view, device), values)
+        _write_tunables(kernel, _link(view, device), values)
         return
     if device == HOST:
         for name, value in values.items():
@@ -194,24 +188,7 @@ def _write_one(
         _write_irq(kernel, view, target, str(values[first]))
 
 
-def _write_tunables(kernel: Kernel, view: View, link: Link, values: dict[str, Value]) -> None:
-    _request(kernel, link, values)
-    if COALESCE.isdisjoint(values):
-        return
-    now = kernel.refresh(view.snapshot, {link.name}, COALESCE).link(link.name)
-    if now is not None:
-        more = moderation.again(values, _moderation(link), _moderation(now))
-        if more:
-            # One that is refused leaves the number of the first request.
-            with contextlib.suppress(NetlinkError):
-                _request(kernel, link, more)
-
-
-def _moderation(link: Link) -> dict[str, Value | None]:
-    return {item: read_device(link, item) for item in COALESCE}
-
-
-def _request(kernel: Kernel, link: Link, values: dict[str, Value]) -> None:
+def _write_tunables(kernel: Kernel, link: Link, values: dict[str, Value]) -> None:
     try:
         kernel.write_tunables(link, values)
     except NetlinkError as error:
@@ -275,8 +252,6 @@ def _rounded(change: Change, found: Value | None) -> str | None:
     item = change.target.item
     if item not in ROUNDED_ITEMS or found in (None, change.before):
         return None
-    if change.reason == REASON:
-        return f"`rxlane rollback {change.target.device}` takes what the driver makes of it"
     return f"the driver rounds it: give {item.replace('-', '_')}={found}"
 
 
@@ -288,80 +263,69 @@ def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collecti
     return View.of(kernel.observe(devices, wanted | CHEAP_ITEMS))
 
 
-@dataclass(slots=True)
-class PutBack:
-    """written: how many settings. failed: one line for each that could not be. rounded: what
-    numbers were that were written, and of which a driver may have made others.
-    """
-
-    written: int = 0
-    failed: list[str] = field(default_factory=list)
-    rounded: dict[Target, Value | None] = field(default_factory=dict)
-
-    def note(self, view: View, outcome: Outcome) -> None:
-        """Take in a phase. view: the host before it."""
-        self.written += outcome.written
-        self.failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
-        self.failed += [str(error) for error in outcome.failed]
-        self.rounded |= {target: view.read(target) for target in outcome.rounded}
-
-
 def put_back(
     kernel: Kernel, values: Mapping[Target, Value], before: Snapshot | None = None
-) -> PutBack:
+) -> tuple[int, list[str]]:
     """Write values wherever they differ, going on after a failure; first those of queues that go.
 
-    before: the host with all these settings, where the caller has just looked. A setting without a
-    present value (its thread ended with the mode) needs nothing.
+    before: the host with all these settings, where the caller has just looked. Returns how many
+    were written and one line for each that could not be. A setting without a present value (its
+    thread ended with the mode) needs nothing.
     """
     devices = {t.device for t in values}
     items = {t.item for t in values} | CHEAP_ITEMS
     view = View.of(kernel.observe(devices, items) if before is None else before)
-    done = PutBack()
+    written, failed = 0, list[str]()
     leaving = {}
     if any(t.item in CHANNEL_ITEMS for t in values):
         leaving = stages.leaving(values, view)
     for part in (leaving, values) if leaving else (values,):
-        _put_back(kernel, view, part, items, done)
+        count, problems = _put_back(kernel, view, part, items)
+        written, failed = written + count, failed + problems
         view = view if part is values else View.of(kernel.observe(devices, items))
-    return done
+    return written, failed
 
 
 def _put_back(
-    kernel: Kernel,
-    view: View,
-    values: Mapping[Target, Value],
-    items: Collection[str],
-    done: PutBack,
-) -> None:
+    kernel: Kernel, view: View, values: Mapping[Target, Value], items: Collection[str]
+) -> tuple[int, list[str]]:
+    written, failed = 0, []
     devices = {t.device for t in values}
     for targets in phases(values):
         present = (t for t in targets if view.read(t) is not None)
         due = [(t, view.returning(t, values[t])) for t in present if not view.is_back(t, values[t])]
-        done.note(view, write(kernel, view, due, go_on=True))
+        outcome = write(kernel, view, due, go_on=True)
+        written += outcome.written
+        failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
+        failed += [str(error) for error in outcome.failed]
         changed = {t.item for t, _ in due}
         if changed & {*RESET_ITEMS}:
             view = View.of(kernel.observe(devices, items))
         elif changed & {*THREADS_OF}:
             view = _after(kernel, view, devices, changed)
+    return written, failed
 
 
-def nearest(
-    view: View, originals: Mapping[Target, Value | None], written: Mapping[Target, Value | None]
-) -> dict[Target, str]:
-    """Return the originals of which the driver made another number, with what it made.
+def nearest(before: View, now: View, originals: Mapping[Target, Value | None]) -> dict[Target, str]:
+    """Return the numbers of coalescing of which the driver made another, with what it made.
 
-    No number may give what its registers had at first, and writing it again would not either.
-    written: what was there before; one that still is was ignored.
+    Some count ticks of a clock and round down both what is set and what is read, as
+    stmmac_usec2riwt() and stmmac_riwt2usec(): no number may give what there was at first, and
+    writing it again would not either. before: the host before the originals were written; what is
+    as it was then was refused or ignored.
     """
     result = {}
-    for target, ours in sorted(written.items()):
-        found, original = view.read(target), originals.get(target)
-        if not isinstance(found, int) or not isinstance(original, int) or found in (original, ours):
+    for target, original in sorted(originals.items()):
+        found = now.read(target) if target.item in COALESCE_NUMBERS else None
+        if not isinstance(found, int) or not isinstance(original, int):
             continue
-        if abs(found - original) <= max(1, original // NEAR):
+        if found not in (original, before.read(target)) and _close(found, original):
             result[target] = f"was {original}, of which the driver makes {found}"
     return result
+
+
+def _close(found: int, original: int) -> bool:
+    return abs(found - original) <= max(1, original // NEAR)
 
 
 def missing(view: View, originals: Mapping[Target, Value | None]) -> dict[Target, str]:
