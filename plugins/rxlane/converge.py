@@ -101,6 +101,8 @@ class Converger:
         self._put_offs = 0
         self._trouble = ""
         self._said = ""
+        # When a guest whose tap has a carrier has its threads; whatever happens until then.
+        self._late = 0.0
         # Of the look under way: what it writes, and what it leaves for how many seconds.
         self._changes: dict[Target, Change] = {}
         self._held: dict[Target, float] = {}
@@ -126,13 +128,17 @@ class Converger:
     def put_off(self, what: str, error: Exception) -> None:
         """Look a while later, because something that a look needs failed; say so once."""
         now = self._clock()
+        if now < self._blocked:  # more of the same burst
+            self._due = max(self._blocked, self._earliest)
+            return
         if now - self._blocked > PEACE:
             self._put_offs, self._trouble = 0, ""
         problem = f"{what}: {error}; it is tried again"
         if problem != self._trouble:
             self._log("error", problem)
             self._trouble = problem
-        self._due = self._blocked = now + RETRIES[min(self._put_offs, len(RETRIES) - 1)]
+        self._blocked = now + RETRIES[min(self._put_offs, len(RETRIES) - 1)]
+        self._due = max(self._blocked, self._earliest)
         self._put_offs += 1
 
     def anew(self) -> None:
@@ -163,10 +169,11 @@ class Converger:
             self._due = self._waiting
             return True
         self._events, late = still, any(event.tun for event in still)
-        kept = self._look()
-        if kept and late:
-            then = self._clock() + LATE
-            self._due = then if self._due is None else min(self._due, then)
+        kept, now = self._look(), self._clock()
+        if late:
+            self._late = now + LATE
+        if kept and self._late > now:
+            self._due = self._late if self._due is None else min(self._due, self._late)
         self._waiting = self._due
         return kept
 

@@ -8,6 +8,7 @@ it went its settings, and udev starts the service for the one that comes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -69,7 +70,12 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> None:
         converger.notice([Event("the service started", reset=False)])
         keep(sources, converger, stop.descriptor, kept.relevant)
         if stop.asked:
+            # The name may have changed by what was lost; else the last one known has to do.
+            with contextlib.suppress(RxlaneError, OSError):
+                sources.renew()
             done = kept.end(sources.links.names)
+            for line in done.notes:
+                log("info", line)
             for line in done.pending:
                 log("warning", f"not put back: {line}")
             log("info", f"{done.written} settings put back")

@@ -404,6 +404,42 @@ def test_what_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:
     assert bench.converger.timeout() == pytest.approx(RETRIES[0]) and len(bench.log) == 2
 
 
+def test_a_burst_that_fails_puts_off_one_look(bench: Bench) -> None:
+    error = RxlaneError(Kind.FORMAT, "malformed netlink data")
+    for _ in range(2 * len(RETRIES)):
+        bench.converger.put_off("an event cannot be understood", error)
+    assert bench.converger.timeout() == pytest.approx(RETRIES[0]) and len(bench.log) == 1
+
+
+def test_failures_that_never_end_leave_a_look_a_minute(bench: Bench) -> None:
+    error, looks = RxlaneError(Kind.FORMAT, "malformed netlink data"), 0
+    for second in range(3600):
+        bench.clock.now += 1
+        if second % 50 == 0:
+            bench.converger.put_off("an event cannot be understood", error)
+        looks += bench.converger.ripe
+        assert bench.converger.run()
+    assert looks >= 3600 // (RETRIES[-1] + 50)
+
+
+def test_what_fails_after_a_look_in_vain_makes_no_look_sooner(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RxlaneError(Kind.KERNEL, "refused")
+
+    monkeypatch.setattr(bench.host, "write_napis", refuse)
+    for _ in RETRIES:
+        lose(bench.host)
+        assert bench.happens(UP, after=RETRIES[-1])
+    wait = bench.converger.timeout()
+    bench.converger.notice([UP])
+    vain = bench.converger.timeout()
+    assert vain is not None and vain > RETRIES[0], wait
+    bench.converger.put_off("what is kept cannot be followed", OSError(12, "no memory"))
+    assert bench.converger.timeout() == pytest.approx(vain)
+
+
 def test_an_event_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, and what it was about is found by a look at everything."""
     pipe, stop, log, seen = Pipe(), os.eventfd(0), list[tuple[str, str]](), list[Event]()

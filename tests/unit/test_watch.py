@@ -98,6 +98,9 @@ def test_taps_that_come_later_are_laid_out_with_the_rest(tmp_path: Path) -> None
     link = simhost.link("tap0", 1, ifindex=9, base=9000, physical=False)
     bench.host.links["tap0"] = replace(link, napis=(), tap=True)
     assert bench.happens(tap) and bench.converger.timeout() == LATE
+    late = bench.clock.now + LATE
+    assert bench.happens(Event("went up", "eth0", 2)), "what else happens does not make it forget"
+    assert bench.converger.timeout() == pytest.approx(late - bench.clock.now)
     bench.host.links["tap0"] = replace(bench.host.links["tap0"], vhosts=(worker,))
     assert bench.happens(after=LATE)
     assert bench.host.links["tap0"].vhosts[0].cpus == (3,)
