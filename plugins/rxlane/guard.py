@@ -135,6 +135,8 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
         return False
     if back is None:
         return True
+    for line in back.notes:
+        log(line)
     for line in back.pending:
         log(f"not put back yet: {line}")
     log(f"not confirmed: {back.written} settings put back")

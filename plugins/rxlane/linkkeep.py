@@ -185,7 +185,11 @@ class KeptLink:
             return RolledBack(0)
         done = rollback(self._kernel, self._store, {name})
         flows = self._leave_flows()
-        return RolledBack(done.written + flows.written, (*done.pending, *flows.pending))
+        return RolledBack(
+            done.written + flows.written,
+            (*done.pending, *flows.pending),
+            (*done.notes, *flows.notes),
+        )
 
     def _leave_flows(self) -> RolledBack:
         """Bring the host's flow table back, unless TuneD or another interface has use for it."""
