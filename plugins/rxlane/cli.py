@@ -136,7 +136,7 @@ def _tell(done: Applied) -> None:
         streams.say(f"warning: {warning}")
     for note in done.notes:
         streams.say(f"note: {note}")
-    print(f"{done.written} settings written, {len(done.plan.holds)} as wanted already", flush=True)
+    streams.tell(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
 
 
 def _need_root(what: str = "changing settings") -> None:
@@ -151,10 +151,9 @@ def _go_first() -> None:
     next to nothing. The kernel's new threads do not inherit it. Without CAP_SYS_NICE the command
     takes its turn.
     """
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    except PermissionError:
-        return
+    if os.getpriority(os.PRIO_PROCESS, 0) == 0:  # else somebody chose
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
 
 
 def _apply(args: argparse.Namespace) -> int:
@@ -191,7 +190,7 @@ def _apply(args: argparse.Namespace) -> int:
             unit = f"rxlane-link@{link.ifindex}"
             streams.say(f"note: {unit} holds {link.name} to its .link file")
     if pending is not None:
-        print(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
+        streams.tell(f"undone in {args.confirm} s unless `rxlane confirm` comes from a new login")
     return 0
 
 
@@ -223,7 +222,7 @@ def _confirm(args: argparse.Namespace) -> int:
 
     _need_root()
     confirm.confirm(Linux(), Store(args.state), session.current(Sysfs()))
-    print("confirmed: what was applied stays")
+    streams.tell("confirmed: what was applied stays")
     return 0
 
 
@@ -241,13 +240,7 @@ def _watch(args: argparse.Namespace) -> int:
     stop = os.eventfd(0, os.EFD_CLOEXEC)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: events.wake_up(stop))
-
-    def begun(done: Applied) -> None:
-        # Nobody has to read it: what was applied is kept all the same.
-        with contextlib.suppress(OSError):
-            _tell(done)
-
-    watch(kernel, store, policy, names, stop, _log, begun)
+    watch(kernel, store, policy, names, stop, _log, _tell)
     return 0
 
 
@@ -273,7 +266,7 @@ def _verify(args: argparse.Namespace) -> int:
     if journal is not None:
         items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
         found = verify_journal(journal, kernel.observe(None, items))
-    sys.stdout.write(show.verify_json(found) if args.json else show.verify_text(found))
+    streams.show(show.verify_json(found) if args.json else show.verify_text(found))
     return 1 if found.drifted else 0
 
 
@@ -312,7 +305,7 @@ def _rollback(args: argparse.Namespace) -> int:
         streams.say(f"note: {note}")
     for line in done.pending:
         streams.say(f"not put back: {line}")
-    print(f"{done.written} settings put back")
+    streams.tell(f"{done.written} settings put back")
     return 1 if done.pending else 0
 
 

@@ -20,6 +20,29 @@ def say(text: str) -> None:
         print(legible(text), file=sys.stderr, flush=True)
 
 
+def tell(text: str) -> None:
+    """Write a line of what was done to standard output at once.
+
+    Where that is not possible the work is done all the same: standard error says so, unless the
+    reader left.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            say(f"rxlane: {problem(error)}")
+        leave()
+
+
+def show(text: str) -> None:
+    """Write a text to standard output, as far as its reader wants to see it; OSError when full."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave()
+
+
 def problem(error: OSError) -> str:
     """Return what went wrong, naming the file, or standard output where it is that."""
     where, reason = error.filename, error.strerror or str(error)
@@ -37,7 +60,8 @@ def open_missing() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))
+            null = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(null, mode, errors="backslashreplace"))
 
 
 def leave() -> None:

@@ -398,9 +398,20 @@ def test_who_writes_goes_before_what_computes(
 ) -> None:
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr("os.setpriority", lambda *words: asked.append(words))
+    monkeypatch.setattr("os.getpriority", lambda *_: 0)
     stands = state(tmp_path) if verb not in ("map", "plan") else ()
     run(capsys, verb, *stands)
     assert asked == expected
+
+
+def test_a_nice_level_that_somebody_chose_stays(
+    host: SimHost, monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr("os.setpriority", lambda *words: asked.append(words))
+    monkeypatch.setattr("os.getpriority", lambda *_: 19)
+    assert run(capsys, "apply", "-o", "threaded=on", "eth0", *state(tmp_path))[0] == 0
+    assert asked == []
 
 
 def test_an_apply_without_the_right_to_go_first_takes_its_turn(
@@ -410,6 +421,7 @@ def test_an_apply_without_the_right_to_go_first_takes_its_turn(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("os.setpriority", refuse)
+    monkeypatch.setattr("os.getpriority", lambda *_: 0)
     status, out, _ = run(capsys, "apply", "-o", "threaded=on", "eth0", *state(tmp_path))
     assert status == 0
     assert "settings written" in out

@@ -100,6 +100,59 @@ def test_a_layout_is_kept_though_nobody_reads_that_it_was_applied(
     assert kept
 
 
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
+    """The command runs on a simulated host, as root; no signal is set, no priority taken."""
+    simulated = SimHost(simhost.snapshot())
+    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.setpriority", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return simulated
+
+
+@pytest.mark.parametrize(("stdout", "said"), [(Full, FULL), (Broken, "")])
+def test_what_was_done_is_done_though_nobody_can_be_told(
+    host: SimHost,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    stdout: type[io.StringIO],
+    said: str,
+) -> None:
+    before = simhost.settings(host)
+    monkeypatch.setattr("sys.stdout", stdout())
+    kept = ("--state", str(tmp_path))
+    assert cli.main(["apply", "-o", "threaded=on", "eth0", *kept]) == 0
+    assert simhost.settings(host) != before
+    assert cli.main(["rollback", *kept]) == 0
+    assert simhost.settings(host) == before
+    assert capsys.readouterr().err == 2 * said
+
+
+def test_who_reads_a_part_of_a_verification_gets_its_status(
+    host: SimHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = ("--state", str(tmp_path))
+    assert cli.main(["apply", "-o", "defer_hard_irqs=7", "eth0", *kept]) == 0
+    monkeypatch.setattr("sys.stdout", Broken())
+    assert cli.main(["verify", *kept]) == 0
+    host.write_napi(host.links["eth0"].napis[0].napi_id, {"defer-hard-irqs": 9})
+    assert cli.main(["verify", *kept]) == 1
+
+
+def test_a_closed_standard_error_takes_any_character() -> None:
+    code = "from rxlane import streams; streams.open_missing(); streams.say(chr(0x4E2D))"
+    script = f'exec "$0" -X utf8=0 -c "{code}" 2>&-'
+    environment = {"PYTHONPATH": str(Path(rxlane.__file__).parents[1]), "LC_ALL": "C"}
+    assert subprocess.run(["sh", "-c", script, sys.executable], env=environment).returncode == 0
+
+
 def test_only_what_is_of_no_file_is_of_standard_output() -> None:
     assert streams.problem(OSError(28, "No space left on device")) == FULL[8:-1]
     assert streams.problem(OSError(28, "No space left on device", b"/x")) == f"/x{FULL[23:-1]}"
