@@ -42,9 +42,9 @@ from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
 # What a driver, an interrupt or a control group may turn out not to have only when it is written.
 LACKING = {*ETHTOOL_ITEMS, IRQ_THREADED, VHOST_CPUS}
-# Numbers of which a driver may make others.
-ROUNDED_ITEMS = {*RING_ITEMS, *COALESCE_ITEMS}.difference(SWITCHES)
 COALESCE_NUMBERS = frozenset(COALESCE_ITEMS).difference(SWITCHES)
+# Numbers of which a driver may make others.
+ROUNDED_ITEMS = COALESCE_NUMBERS.union(RING_ITEMS)
 # An original counts as back if the driver is off by no more than one in so many.
 NEAR = 8
 # Settings that are not written with a queue's others: interrupts', and those of their threads.

@@ -26,6 +26,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
+    """The command runs on a simulated host, as root; no signal is set, no priority taken."""
+    simulated = SimHost(simhost.snapshot())
+    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.setpriority", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return simulated
+
+
 def run(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a shell does, with its output buffered."""
     known = {"PYTHONPATH": str(Path(rxlane.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
@@ -80,6 +91,7 @@ def test_a_log_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     linkd.log("error", "something")
 
 
+@pytest.mark.usefixtures("host")
 def test_a_layout_is_kept_though_nobody_reads_that_it_was_applied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -91,10 +103,7 @@ def test_a_layout_is_kept_though_nobody_reads_that_it_was_applied(
         begun(Applied.nothing())
         kept.append(True)
 
-    monkeypatch.setattr(kernel, "Linux", lambda brief=False: SimHost(simhost.snapshot()))
-    monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(watch, "watch", keep)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("sys.stdout", Broken())
     assert cli.main(["watch", "-o", "threaded=on", "--state", str(tmp_path)]) == 0
     assert kept
@@ -103,17 +112,6 @@ def test_a_layout_is_kept_though_nobody_reads_that_it_was_applied(
 class Full(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(28, "No space left on device")
-
-
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
-    """The command runs on a simulated host, as root; no signal is set, no priority taken."""
-    simulated = SimHost(simhost.snapshot())
-    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("os.setpriority", lambda *_: None)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    return simulated
 
 
 @pytest.mark.parametrize(("stdout", "said"), [(Full, FULL), (Broken, "")])
