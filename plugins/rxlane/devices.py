@@ -179,7 +179,7 @@ def read(
     # Most files of a device are in the folder of its hardware, which virtual ones lack.
     real = sysfs.exists(f"{base}/device")
     irqs = _device_irqs(sysfs, row.name) if real else {}
-    driver = _driver(sysfs, row.name) if real else ""
+    driver = _driver(sysfs, row.name) if real else row.kind
     allocated = row.rx_allocated if driver in SPARE_NAPIS else 0
     queues = link_queues(_queue_counts(sysfs, row.name), rows, napis, irqs, allocated)
     physical = real and _is_physical(sysfs, row.name)

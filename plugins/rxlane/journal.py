@@ -208,6 +208,10 @@ class Store:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = _lock_file(self.directory / "lock")
+        except FileExistsError as error:
+            problem = f"{self.directory} is not a directory"
+            remedy = "name the journal's directory"
+            raise RxlaneError(Kind.JOURNAL, problem, remedy=remedy) from error
         except OSError as error:
             raise _failed(self.path, "cannot be locked", error) from error
         try:

@@ -22,7 +22,7 @@ from rxlane.netlink import (
     pick_attrs,
 )
 
-_OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES))
+_OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES, u.IFLA_LINKINFO))
 _OF_STATE = frozenset(
     (
         *(u.IFLA_IFNAME, u.IFLA_MTU, u.IFLA_LINKINFO),
@@ -38,12 +38,16 @@ _ROUTE = struct.Struct("=BBBBBBBBI")
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """rx_allocated: RX queues the driver may use at most, in use or not; 0 when not said."""
+    """rx_allocated: RX queues the driver may use at most, in use or not; 0 when not said.
+
+    kind: of a virtual link, such as veth or bond; empty where it has none.
+    """
 
     ifindex: int
     name: str
     up: bool
     rx_allocated: int = 0
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class LinkState:
 def parse_link(body: bytes) -> LinkRow:
     index, up, name, found = _parse(body, _OF_LINK)
     allocated = found.get(u.IFLA_NUM_RX_QUEUES)
-    return LinkRow(index, name, up, 0 if allocated is None else attr_uint(allocated))
+    return LinkRow(index, name, up, 0 if allocated is None else attr_uint(allocated), _kind(found))
 
 
 def parse_state(body: bytes) -> LinkState:
@@ -76,7 +80,6 @@ def parse_state(body: bytes) -> LinkState:
         attr_uint(found[number]) if number in found else None
         for number in (u.IFLA_MTU, u.IFLA_CARRIER, u.IFLA_CARRIER_CHANGES)
     )
-    kind = dict(parse_attrs(found.get(u.IFLA_LINKINFO, b""))).get(u.IFLA_INFO_KIND, b"")
     return LinkState(
         index,
         name,
@@ -85,8 +88,13 @@ def parse_state(body: bytes) -> LinkState:
         found.get(u.IFLA_XDP),
         None if carrier is None else bool(carrier),
         carriers,
-        attr_text(kind) == TUN,
+        _kind(found) == TUN,
     )
+
+
+def _kind(found: dict[int, bytes]) -> str:
+    kind = dict(parse_attrs(found.get(u.IFLA_LINKINFO, b""))).get(u.IFLA_INFO_KIND)
+    return "" if kind is None else attr_text(kind)
 
 
 def _parse(body: bytes, wanted: frozenset[int]) -> tuple[int, bool, str, dict[int, bytes]]:

@@ -51,7 +51,7 @@ def unpack(archive: Path, folder: Path) -> Sysfs:
 
 def again(host: Snapshot, sysfs: Sysfs) -> Snapshot:
     """Return the host as its files give it now."""
-    rows = [LinkRow(li.ifindex, li.name, li.up, len(li.napis)) for li in host.links]
+    rows = [LinkRow(li.ifindex, li.name, li.up, len(li.napis), li.driver) for li in host.links]
     tunables = {link.ifindex: link.tunables for link in host.links}
     answers, cpus = cast(Netdev, Answers(host)), processors.topology(sysfs)
     with mock.patch.object(rtnetlink, "links", lambda: rows):

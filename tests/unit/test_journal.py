@@ -136,7 +136,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     store = Store(tmp_path / "state")
-    with pytest.raises(RxlaneError) as caught, store.lock():
+    with pytest.raises(RxlaneError, match="state is not a directory") as caught, store.lock():
         pass
     assert caught.value.kind is Kind.JOURNAL
 

@@ -56,6 +56,15 @@ def test_any_bytes_parse_or_give_a_format_error(data: bytes) -> None:
             assert error.kind is Kind.FORMAT
 
 
+@pytest.mark.parametrize("kind", ["", "veth"])
+def test_virtual_links_tell_their_kind(kind: str) -> None:
+    info = netlink.pack_attr(uapi.IFLA_INFO_KIND, kind.encode() + b"\0") if kind else b""
+    body = struct.pack("=BxHiII", 0, 1, 7, uapi.IFF_UP, 0)
+    body += netlink.pack_attr(uapi.IFLA_IFNAME, b"lan\0")
+    body += netlink.pack_attr(uapi.IFLA_LINKINFO, info)
+    assert rtnetlink.parse_link(body) == rtnetlink.LinkRow(7, "lan", True, kind=kind)
+
+
 @given(st.lists(st.tuples(st.integers(1, 200), st.binary(max_size=40)), max_size=8))
 def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
     data = b"".join(netlink.pack_attr(n, p) for n, p in pairs)

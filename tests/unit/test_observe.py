@@ -206,7 +206,9 @@ def test_physical_and_virtual_devices(tmp_path: Path) -> None:
     assert devices._is_physical(sysfs, "eth0")
     assert not devices._is_physical(sysfs, "eni1")
     assert not devices._is_physical(sysfs, "veth0")
-    assert devices._driver(sysfs, "eth0") == "virtio_drv"
+    rows = (LinkRow(2, "eth0", True), LinkRow(3, "veth0", True, kind="veth"))
+    drivers = [devices.read(sysfs, row, (), (), (), wide=False).driver for row in rows]
+    assert drivers == ["virtio_drv", "veth"]
 
 
 def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> None:
