@@ -2,6 +2,7 @@
 """Table 004: the seed's own figures, what the guest and the client tell, ratios, and the table."""
 
 import json
+import socket
 import subprocess
 from pathlib import Path
 
@@ -51,9 +52,16 @@ def rpc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tool("rpc", tmp_path_factory.mktemp("tools"))
 
 
+def free_port() -> str:
+    """One that nobody else on this machine has, a second run of these tests among them."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return str(taken.getsockname()[1])
+
+
 def test_rpc_answers_and_times(rpc: Path) -> None:
-    """Over loopback; the server ends with the network namespace's last user, or is killed here."""
-    port = "17101"
+    """Over loopback. The server has left for a session of its own, so it is ended by its words."""
+    port = free_port()
     subprocess.run([rpc, "--serve", "--port", port], check=True, timeout=30)
     try:
         words = ["--port", port, "--connections", "8", "--warm", "50", "--ms", "200"]
