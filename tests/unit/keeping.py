@@ -16,8 +16,8 @@ from rxlane.places import Folder
 from rxlane.rtnetlink import LinkState
 from rxlane.sections import Policy
 from unit import simhost
+from unit.asking import FULL, policy
 from unit.simhost import SimHost
-from unit.test_apply import FULL, policy
 
 UP = Event("went up", "eth0", 2)
 CHANNELS = Event("channels changed", "eth0", 2)

@@ -14,29 +14,16 @@ from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.model import Capabilities
-from rxlane.policy import parse_section
 from rxlane.rollback import rollback
-from rxlane.sections import Policy
 from rxlane.verify import verify, verify_journal
 from unit import simhost
+from unit.asking import FULL, policy
 from unit.simhost import MemoryStore, SimHost
 from unit.simwrites import MODES, Killed
-
-FULL = {
-    "threaded": "on@1-",
-    "thread_cpus": "2-3",
-    "thread_nice": "5",
-    "defer_hard_irqs": "100",
-    "gro_flush_timeout": "15000",
-}
 
 
 def _no_journal(store: Store) -> bool:
     return store.load() is None
-
-
-def policy(*devices: str, **options: str) -> Policy:
-    return Policy((parse_section("napi", devices, options),))
 
 
 @pytest.fixture

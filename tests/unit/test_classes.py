@@ -20,9 +20,9 @@ from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.tuned_compat import Adapter, Row
 from unit import simhost
+from unit.asking import in_threads
 from unit.keeping import CHANNELS, FEATURES, UP, Bench
 from unit.simhost import SimHost
-from unit.test_irq_threads import in_threads
 
 PER_QUEUE = simhost.BUSY_POLL
 

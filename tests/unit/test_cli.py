@@ -14,34 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import claims, cli, codec, confirm, guard, kernel, rtnetlink
+from rxlane import claims, codec, confirm, guard, rtnetlink
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Store
 from unit import simhost
+from unit.commands import Captured, root_of_a_host, run
 from unit.simhost import SimHost
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
-    """The command runs on a simulated host, as root."""
-    simulated = SimHost(simhost.snapshot())
-    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
     monkeypatch.setattr(rtnetlink, "resolve", lambda _: None)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("os.setpriority", lambda *_: None)  # or the tests would have it
-    return simulated
-
-
-Captured = pytest.CaptureFixture[str]
-
-
-def run(capsys: Captured, *argv: str) -> tuple[int, str, str]:
-    try:
-        status = cli.main(argv)
-    except SystemExit as stop:
-        status = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return status, out, err
+    return root_of_a_host(monkeypatch)
 
 
 def state(tmp_path: Path) -> Sequence[str]:

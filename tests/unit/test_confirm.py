@@ -23,14 +23,12 @@ from rxlane.rollback import rollback
 from rxlane.session import Login, current, not_newer, start_of
 from rxlane.sysfs import Sysfs
 from unit import simhost
+from unit.asking import FULL, policy
+from unit.confirming import NEW, OLD, SELF, ready
 from unit.simhost import SimHost
 from unit.simwrites import Killed
-from unit.test_apply import FULL, policy
 
-OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
-NEW = Login(audit=6, newest=6, sid=200, tty=34817, started=2000, at=2100)
 TWO = simhost.link("eth1", ifindex=3, base=9000)
-SELF = Guard(os.getpid(), 1)  # started never fits, so that nobody is signalled
 
 
 @pytest.fixture
@@ -41,11 +39,6 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def host() -> SimHost:
     return SimHost(simhost.snapshot())
-
-
-def ready(store: Store, token: str) -> None:
-    """Stands for a guard that got ready."""
-    confirm.register(store, token, SELF)
 
 
 def arm(host: SimHost, store: Store, devices: list[int] | None = None) -> Pending:

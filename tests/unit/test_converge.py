@@ -24,9 +24,9 @@ from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
 from rxlane.rtnetlink import LinkState
 from unit import keeping, simhost
+from unit.asking import policy
 from unit.keeping import CHANNELS, FEATURES, UP, Bench, Clock
 from unit.simhost import SimHost
-from unit.test_apply import policy
 
 
 @pytest.fixture

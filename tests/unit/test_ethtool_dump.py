@@ -10,8 +10,7 @@ import pytest
 from rxlane import ethtool, rtnetlink, uapi
 from rxlane.model import Tunable
 from rxlane.netlink import NetlinkError, attr_uint, parse_attrs
-from unit.test_netlink import attr
-from unit.test_tunables import about
+from unit.fakenet import about, attr
 
 ANSWERING, DETACHED = 3, 2
 

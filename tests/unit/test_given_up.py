@@ -25,10 +25,10 @@ from rxlane.tuned_compat import Adapter, Report, Row
 from rxlane.tuned_facet import Joint
 from rxlane.watch import Kept
 from unit import simhost
+from unit.confirming import NEW, OLD, ready
 from unit.simhost import SimHost
-from unit.test_confirm import NEW, OLD, ready
-from unit.test_vmhost import host as vm_host
-from unit.test_vmhost import tap
+from unit.taps import host as vm_host
+from unit.taps import tap
 
 TWO = {2: "eth0", 3: "eth1"}
 SECTIONS = {

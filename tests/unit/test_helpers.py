@@ -28,12 +28,11 @@ from rxlane.settings import View
 from rxlane.sysfs import Sysfs
 from rxlane.verify import NO_HELPER, verify
 from unit import simhost
+from unit.filetree import stat_line, tree
 from unit.keeping import UP, Bench
 from unit.separated import asked, cpus_of, host, steered
 from unit.simhost import MemoryStore, SimHost
 from unit.simwrites import Killed
-from unit.test_observe import tree
-from unit.test_threads import stat_line
 
 # -- applying ---------------------------------------------------------------------------------
 

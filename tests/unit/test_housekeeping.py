@@ -20,9 +20,9 @@ from rxlane.rollback import rollback
 from rxlane.settings import View
 from rxlane.verify import verify
 from unit import simhost
+from unit.asking import asked, host, refusal
+from unit.filetree import tree
 from unit.simhost import MemoryStore, SimHost
-from unit.test_layout import asked, host, refusal
-from unit.test_observe import tree
 
 ALL = {"workqueue_cpus": "auto", "timer_migration": "0"}
 

@@ -16,7 +16,7 @@ from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.irqthreads import BUSY, HOPS, NO_FILE, TWICE
 from rxlane.kernel import Linux
-from rxlane.model import Irq, IrqThread, Napi, Queue, Snapshot, Thread
+from rxlane.model import Irq, Napi, Queue, Snapshot, Thread
 from rxlane.observe import observe
 from rxlane.plan import WHOLE, Plan
 from rxlane.policy import Given, parse, parse_mixed
@@ -27,6 +27,7 @@ from rxlane.svg import render
 from rxlane.sysfs import Sysfs
 from rxlane.verify import verify
 from unit import simhost
+from unit.asking import in_threads
 from unit.simhost import MemoryStore, SimHost
 
 
@@ -129,19 +130,6 @@ def test_threads_that_the_modes_do_not_ask_for_stay_as_they_are() -> None:
     start = in_threads(host(), ("fifo", 50))
     plan = decide(start, policy({"threaded": "auto", "thread_nice": "0"}, {"threaded": "on"}))
     assert not [name for name in planned(plan) if "irq-thread" in name]
-
-
-def in_threads(start: Snapshot, sched: tuple[str, int] = ("other", 0)) -> Snapshot:
-    """The host with the handler of each RX interrupt in a thread."""
-    irqs = tuple(_in_thread(irq, *sched) if irq.number < 50 else irq for irq in start.irqs)
-    rows = tuple(IrqThread(irq.number, irq.cpus) for irq in irqs if irq.thread is not None)
-    return replace(start, irqs=irqs, irq_threads=rows)
-
-
-def _in_thread(irq: Irq, policy: str, priority: int) -> Irq:
-    name = f"irq/{irq.number}-{irq.name}"
-    thread = Thread(460 + irq.number, name, policy, priority, 0, irq.cpus)
-    return replace(irq, threaded=1, thread=thread)
 
 
 def test_a_thread_that_ends_leaves_nothing_to_the_next() -> None:

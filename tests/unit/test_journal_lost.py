@@ -16,8 +16,8 @@ from rxlane.journal import Store
 from rxlane.plan import Journal
 from rxlane.rollback import rollback
 from unit import simhost
+from unit.asking import FULL, policy
 from unit.simhost import MemoryStore, SimHost
-from unit.test_apply import FULL, policy
 
 
 class LastingStore(MemoryStore):

@@ -14,43 +14,15 @@ from rxlane import cpulist, policy
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Snapshot, Topology
+from rxlane.model import Link, Snapshot
 from rxlane.plan import Plan
 from rxlane.revert import revert
 from rxlane.rollback import rollback
-from rxlane.sections import Policy
 from rxlane.verify import verify, verify_journal
 from unit import simhost
+from unit.asking import SECOND, TWO_NODES, asked, host, planned, refusal, values
 from unit.faults import WAYS, all_comes_back
 from unit.simhost import MemoryStore, SimHost
-
-
-def asked(*devices: str, **options: object) -> Policy:
-    return policy.parse_mixed("x", devices, {n: str(v) for n, v in options.items()})
-
-
-def host(*links: Link, cpus: Topology | None = None) -> Snapshot:
-    return simhost.whole(simhost.snapshot(*links, cpus=cpus))
-
-
-def values(plan: Plan, item: str) -> dict[str, object]:
-    found = {str(c.target): c.after for c in (*plan.changes, *plan.holds)}
-    return {name.removesuffix(f"/{item}"): v for name, v in found.items() if name.endswith(item)}
-
-
-def planned(start: Snapshot, item: str, *devices: str, **options: object) -> dict[str, object]:
-    return values(decide(start, asked(*devices, **options)), item)
-
-
-def refusal(start: Snapshot, *devices: str, **options: object) -> RxlaneError:
-    with pytest.raises(RxlaneError) as caught:
-        decide(start, asked(*devices, **options))
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
-TWO_NODES = simhost.topology(8, nodes=2)
-SECOND = simhost.link("eth1", 4, ifindex=3, base=9000)
 
 # -- interrupts ---------------------------------------------------------------------------------
 

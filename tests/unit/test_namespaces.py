@@ -16,8 +16,8 @@ from rxlane.present import load_current, refuse_elsewhere
 from rxlane.rollback import rollback
 from rxlane.session import Login
 from unit import simhost
+from unit.asking import FULL, policy
 from unit.simhost import SimHost
-from unit.test_apply import FULL, policy
 
 LOGIN = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
 ELSEWHERE = 4026532500

@@ -19,8 +19,8 @@ from rxlane.model import Index, Lane, Snapshot, Thread, Topology, lanes
 from rxlane.plan import Target
 from rxlane.sections import Policy
 from unit import simhost
+from unit.asking import asked, planned, refusal
 from unit.simhost import MemoryStore, SimHost
-from unit.test_layout import asked, planned, refusal
 
 FIFO: dict[str, object] = {
     "threaded": "busy-poll",

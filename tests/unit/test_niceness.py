@@ -14,7 +14,7 @@ from rxlane.errors import RxlaneError
 from rxlane.policy import parse_mixed
 from rxlane.sysfs import Sysfs
 from unit import simhost
-from unit.test_layout import values
+from unit.asking import values
 
 HOST = simhost.whole(simhost.snapshot(simhost.separable(simhost.link())))
 GUEST = replace(HOST, virtual=True)

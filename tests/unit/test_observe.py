@@ -27,14 +27,7 @@ from rxlane.netdev import QueueRow
 from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 from unit import simhost
-
-
-def tree(root: Path, files: dict[str, str]) -> Sysfs:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Sysfs(root)
+from unit.filetree import tree
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from rxlane.plan import Target
 from rxlane.sections import Policy
 from rxlane.whole import whole
 from unit import simhost
+from unit.asking import asked, caches
 from unit.goldens import asks, host
-from unit.test_layout import asked
-from unit.test_placement import caches
 
 
 def without(start: Snapshot, *numbers: int) -> Snapshot:

@@ -20,17 +20,11 @@ from rxlane.plan import Target
 from rxlane.policy import Given, parse, parse_section
 from rxlane.sections import Policy
 from unit import simhost
+from unit.asking import SECOND, asked, caches, host, planned, refusal, values
 from unit.simhost import MemoryStore, SimHost
-from unit.test_layout import SECOND, asked, host, planned, refusal, values
 
 SMT = simhost.topology(8, smt=2)
 FIFO = {"thread_policy": "fifo", "thread_priority": 50}
-
-
-def caches(cpus: Topology, size: int) -> Topology:
-    """Last level caches of so many CPUs each."""
-    rows = (replace(c, llc=c.number - c.number % size) for c in cpus.cpus)
-    return replace(cpus, cpus=tuple(rows))
 
 
 def threads(start: Snapshot, **options: object) -> dict[str, object]:

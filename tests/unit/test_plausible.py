@@ -17,7 +17,7 @@ from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot
 from unit import goldens
-from unit.test_layout import asked
+from unit.asking import asked
 
 HOSTS = ("recorded-4cpu-6.12-laid-out", "synthetic-8cpu-router-rx-threads")
 TEXTS = {name: (goldens.HOSTS / name / "snapshot.json").read_text() for name in HOSTS}

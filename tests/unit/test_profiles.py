@@ -20,7 +20,7 @@ from rxlane.model import Capabilities
 from rxlane.plan import Plan
 from rxlane.sections import Policy
 from unit import simhost
-from unit.test_vmhost import tap
+from unit.taps import tap
 
 PROFILES = Path(__file__).resolve().parents[2] / "tuned-profiles"
 NAMES = ("net-forwarding", "net-vm-host")

@@ -20,8 +20,8 @@ from rxlane.netlink import pack_attr, pack_u32
 from rxlane.rates import Counts, Sample
 from rxlane.sysfs import Sysfs
 from unit import synthetic
-from unit.test_cli import Captured, run
-from unit.test_observe import tree
+from unit.commands import Captured, run
+from unit.filetree import tree
 
 
 def host(**link: Any) -> Snapshot:

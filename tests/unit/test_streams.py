@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import rxlane
-from rxlane import cli, codec, kernel, linkd, streams, watch
+from rxlane import cli, codec, linkd, streams, watch
 from rxlane.apply import Applied
 from unit import simhost
+from unit.commands import root_of_a_host
 from unit.simhost import SimHost
 
 FULL = "rxlane: standard output: No space left on device\n"
@@ -28,13 +29,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> SimHost:
-    """The command runs on a simulated host, as root; no signal is set, no priority taken."""
-    simulated = SimHost(simhost.snapshot())
-    monkeypatch.setattr(kernel, "Linux", lambda brief=False: simulated)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("os.setpriority", lambda *_: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    return simulated
+    return root_of_a_host(monkeypatch)
 
 
 def run(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:

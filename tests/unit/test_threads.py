@@ -11,13 +11,7 @@ from rxlane import threads, uapi
 from rxlane.errors import RxlaneError
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
-
-
-def stat_line(name: str, flags: int, nice: int, priority: int, policy: int) -> str:
-    fields = ["S", "2", "0", "0", "0", "-1", str(flags), *["0"] * 9, str(nice), "1", *["0"] * 19]
-    fields += [str(priority), str(policy), "0", "0", "0"]
-    return f"77 ({name}) " + " ".join(fields)
-
+from unit.filetree import stat_line
 
 GONE = Thread(2**22 + 1, "napi/x", "other", 0, 0, (0,))
 

@@ -19,14 +19,10 @@ from rxlane.items import ETHTOOL_ITEMS, FEATURE_ITEMS
 from rxlane.model import Tunable
 from rxlane.netlink import NetlinkError, pack_attr, pack_nest, pack_u32, parse_attrs
 from rxlane.sysfs import Sysfs
-from unit.test_netlink import DONE, GENL, FakeNet, FakeSocket, attr, error_body, family, message
+from unit.fakenet import DONE, GENL, FakeNet, FakeSocket, about, attr, error_body, family, message
 
 CHANNELS, RINGS, COALESCING = ethtool.NUMBERS
 BITS = {"rx-checksum": 3, "rx-ntuple-filter": 38}
-
-
-def about(ifindex: int, *attributes: bytes) -> bytes:
-    return GENL + pack_nest(1, pack_u32(1, ifindex)) + b"".join(attributes)
 
 
 @given(st.binary(max_size=200))

@@ -14,7 +14,7 @@ from rxlane.errors import RxlaneError
 from rxlane.model import Link
 from rxlane.policy import Given
 from unit import simhost
-from unit.test_cli import Captured, run
+from unit.commands import Captured, run
 
 TREE = Path(__file__).resolve().parents[2]
 LINKS = (

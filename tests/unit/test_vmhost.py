@@ -17,7 +17,7 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.items import VHOST_CPUS
 from rxlane.journal import Store
 from rxlane.kernel import Linux
-from rxlane.model import Link, Queue, Snapshot, Thread
+from rxlane.model import Link, Snapshot
 from rxlane.plan import Target
 from rxlane.policy import parse_mixed
 from rxlane.rollback import rollback
@@ -25,29 +25,16 @@ from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.verify import verify
-from unit import simhost
+from unit.filetree import stat_line, tree
 from unit.keeping import UP, Bench
 from unit.simhost import MemoryStore, SimHost
-from unit.test_observe import tree
-from unit.test_threads import stat_line
+from unit.taps import QEMU, host, tap
 
-QEMU = 4100
 VCPU = 2**22 + 1  # beyond the kernel's PID_MAX_LIMIT: no host has such a thread
 
 
 def asked(**options: str) -> Policy:
     return parse_mixed("vms", [], options)
-
-
-def tap(name: str = "tap0", ifindex: int = 9, count: int = 2) -> Link:
-    first = 5000 + 10 * ifindex
-    own = (Thread(first + n, f"vhost-{QEMU}", "other", 0, 0, tuple(range(8))) for n in range(count))
-    queues = (Queue("rx", 0, rps_cpus=()), Queue("tx", 0))
-    return Link(name, ifindex, True, False, queues=queues, tap=True, vhosts=tuple(own))
-
-
-def host(*taps: Link, vcpus: tuple[int, ...] = ()) -> Snapshot:
-    return replace(simhost.whole(simhost.snapshot(simhost.link(), *taps)), vcpus=vcpus)
 
 
 def wanted(start: Snapshot, **options: str) -> dict[str, object]:

@@ -22,9 +22,9 @@ from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import keeping, simhost
+from unit.asking import FULL, policy
 from unit.keeping import UP, Bench, Sources
 from unit.simhost import SimHost
-from unit.test_apply import FULL, policy
 
 
 @pytest.fixture

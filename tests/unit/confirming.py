@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Logins, and a guard, for what waits to be confirmed."""
+
+from __future__ import annotations
+
+import os
+
+from rxlane import confirm
+from rxlane.journal import Guard, Store
+from rxlane.session import Login
+
+OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
+NEW = Login(audit=6, newest=6, sid=200, tty=34817, started=2000, at=2100)
+SELF = Guard(os.getpid(), 1)  # started never fits, so that nobody is signalled
+
+
+def ready(store: Store, token: str) -> None:
+    """Stands for a guard that got ready."""
+    confirm.register(store, token, SELF)
