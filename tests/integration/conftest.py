@@ -95,6 +95,22 @@ class Host:
         return found
 
 
+def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
+    """{setting: (before, after)} of those that are not as they were, None where there is none."""
+    keys = before.keys() | after.keys()
+    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
+
+
+def device_of(host: Host, driver: str) -> str:
+    """The name of a NIC of this driver; the test fails where there is none."""
+    links = host.run("sh", "-c", "ls -d /sys/class/net/*/device/driver").stdout.split()
+    for link in links:
+        if host.run("readlink", link).stdout.strip().endswith(f"/{driver}"):
+            name: str = link.split("/")[4]
+            return name
+    pytest.fail(f"the guest has no device of {driver}")
+
+
 def missing(reason: str) -> NoReturn:
     """Skips the test for what this machine lacks; fails it where RXLANE_STRICT=1."""
     if os.environ.get("RXLANE_STRICT") == "1":

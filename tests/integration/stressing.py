@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from test_deadlock_72 import flooded
+from flooding import flooded
 
 from conftest import MANAGERS, STRESS
 from lab.vm import Guest
@@ -22,6 +22,18 @@ RATE = 20_000
 OUTCOME, ERRORS = "/root/stress.json", "/root/stress.err"
 
 Outcome = dict[str, Any]
+
+
+def prepared(vm: Guest) -> Guest:
+    """The guest, with what switches threads off while links are down or flooded."""
+    vm.run(["mkdir", "/root/guest"])
+    vm.put(SCRIPTS / "napi_contract.py", "/root/guest/napi_contract.py")
+    # As a program and, for the other one, as a module.
+    for path in ("guest/threaded_down.py", "threaded_down.py"):
+        vm.put(SCRIPTS / "threaded_down.py", f"/root/{path}")
+    for script in ("threaded_flood.py", "threaded_stress.py"):
+        vm.put(SCRIPTS / script, f"/root/{script}")
+    return vm
 
 
 def stress(

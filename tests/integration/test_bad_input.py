@@ -4,9 +4,8 @@
 from collections.abc import Iterator
 
 import pytest
-from test_profile import differing
 
-from conftest import OURS, Host
+from conftest import OURS, Host, differing
 
 NIC = "{nic}"
 CASES = [

@@ -9,13 +9,12 @@ longer answers is GuestLost, and proves nothing.
 import json
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from flooding import flooded
+from stressing import prepared
 
-from bench.tools import build_tool
 from lab.kernel import build
 from lab.machine import GuestSpec
 from lab.rootfs import NICS
@@ -25,7 +24,6 @@ from lab.vm import Guest
 pytestmark = pytest.mark.long
 
 BASE = "7.2"
-SCRIPTS = Path(__file__).parent / "guest"
 ENABLED, BUSY_POLL = 1, 2
 # One CPU more, so that a thread can be moved from one that goes offline to another such.
 CPUS, QUEUES = 3, 2
@@ -33,7 +31,7 @@ KSRC = "/mnt/share/ksrc"
 SELFTEST = f"{KSRC}/tools/testing/selftests/drivers/net/napi_threaded.py"
 # Datagrams a second, and how long at most; see bench/flood.py for what emulation can take. The
 # lesser rate leaves the guest time for the test's own work, for which a debug kernel needs minutes.
-RATE, LESSER_RATE, FLOOD_MS = 180_000, 10_000, 1_800_000
+RATE, LESSER_RATE = 180_000, 10_000
 STRESS_S = 40
 # The thread of a flooded queue gets at least this of the CPU, and a write returns within.
 LEAST_SHARE, PROMPT_S = 0.3, 5.0
@@ -57,17 +55,6 @@ def spec() -> GuestSpec:
     return GuestSpec(
         cpus=CPUS, queues=QUEUES, e1000e=True, vmxnet3=True, share=[selftests(BASE)]
     )  # fmt: skip
-
-
-def prepared(vm: Guest) -> Guest:
-    vm.run(["mkdir", "/root/guest"])
-    vm.put(SCRIPTS / "napi_contract.py", "/root/guest/napi_contract.py")
-    # As a program and, for the other one, as a module.
-    for path in ("guest/threaded_down.py", "threaded_down.py"):
-        vm.put(SCRIPTS / "threaded_down.py", f"/root/{path}")
-    for script in ("threaded_flood.py", "threaded_stress.py"):
-        vm.put(SCRIPTS / script, f"/root/{script}")
-    return vm
 
 
 @pytest.fixture
@@ -110,27 +97,6 @@ def dumped(vm: Guest, command: str, device: str) -> list[dict[str, Any]]:
     argv += ["--dump", command, "--json", json.dumps({"ifindex": index})]
     rows: list[dict[str, Any]] = json.loads(vm.run(argv).stdout)
     return rows
-
-
-@contextmanager
-def flooded(
-    vm: Guest, kind: str, rate: int, milliseconds: int = FLOOD_MS, size: int = 64
-) -> Iterator[None]:
-    """``rate`` datagrams of ``size`` bytes a second to a NIC of the guest."""
-    mac, address = NICS[kind]
-    address = address.removesuffix("/24")
-    peer = {"to": address, "port": 6000, "flows": 25, "size": size, "rate": rate,
-            "ms": milliseconds}  # fmt: skip
-    words = [word for name, value in peer.items() for word in (f"--{name}", str(value))]
-    tap = f"t-{kind}"
-    vm.host(["ip", "neigh", "replace", address, "lladdr", mac, "dev", tap, "nud", "permanent"])
-    sender = vm.popen([str(build_tool("udpflood")), *words])
-    try:
-        yield
-        assert sender.poll() is None, f"the flood ended before: {sender.communicate()}"
-    finally:
-        sender.kill()
-        sender.communicate()
 
 
 def switch_under_flood(vm: Guest) -> list[Steps]:

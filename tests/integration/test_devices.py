@@ -15,17 +15,26 @@ from typing import Any
 
 import pytest
 from agreement import disagreements
-from test_profile import differing
+from every_device import IGB_PAIRED, NETDEVSIM, QUEUES, make_devices
 
-from conftest import DEBS, KERNELS, OURS, READER, TREE, UNBALANCED, Host, Settings, install, missing
+from conftest import (
+    DEBS,
+    KERNELS,
+    OURS,
+    READER,
+    TREE,
+    UNBALANCED,
+    Host,
+    Settings,
+    differing,
+    install,
+    missing,
+)
 from lab.machine import GuestSpec
 from lab.rootfs import NICS
 from lab.vm import Guest
 
-CPUS, QUEUES = 4, 4
-# igb takes a receive queue a CPU, at most 8; from 5 on a vector and a NAPI serve a pair of queues.
-IGB_PAIRED = 8
-NETDEVSIM = "/sys/bus/netdevsim"
+CPUS = 4
 WALK = TREE / "tests" / "integration" / "guest" / "tools_agree.py"
 MANY = 64
 # Words of `ethtool -L` for fewer channels and for as many as before, where the driver takes them.
@@ -78,26 +87,6 @@ class Machine:
     def run(self, *argv: str) -> str:
         printed: str = self.host.run(*argv).stdout
         return printed
-
-
-def make_devices(host: Host) -> dict[str, str]:
-    """{type: name} of every device; those that no emulated hardware brings are made here."""
-    host.vm.put(f"1 1 {QUEUES}".encode(), f"{NETDEVSIM}/new_device")
-    many = ("numrxqueues", str(QUEUES), "numtxqueues", str(QUEUES))
-    host.run("ip", "link", "add", "veth0", *many, "type", "veth", "peer", "name", "veth1", *many)
-    host.run("ethtool", "-K", "veth0", "gro", "on")
-    host.run("udevadm", "settle")
-    names = {"veth": "veth0"}
-    names["netdevsim"] = host.run("ls", f"{NETDEVSIM}/devices/netdevsim1/net").stdout.strip()
-    for name in ("veth0", "veth1", names["netdevsim"]):
-        host.run("ip", "link", "set", name, "up")
-    of_mac = {mac: kind for kind, (mac, _address) in NICS.items()}
-    for link in json.loads(host.run("ip", "-json", "link").stdout):
-        if link["address"] in of_mac:
-            names[of_mac[link["address"]]] = link["ifname"]
-    if "igb" in names:
-        host.run("ethtool", "-L", names["igb"], "combined", str(IGB_PAIRED))
-    return names
 
 
 def interrupts(host: Host) -> dict[int, str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_profile import differing
 
-from conftest import DEBIAN_612, OURS, STOCK_72, Host
+from conftest import DEBIAN_612, OURS, STOCK_72, Host, differing
 
 QUEUES = 4
 

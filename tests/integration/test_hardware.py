@@ -4,9 +4,8 @@
 import json
 
 import pytest
-from test_profile import differing
 
-from conftest import OURS, Host
+from conftest import OURS, Host, differing
 
 LAYOUT = {
     "threaded": "on@1-",

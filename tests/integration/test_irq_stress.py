@@ -11,8 +11,8 @@ writes that race free_irq() 10,000 times.
 from collections.abc import Iterator
 
 import pytest
+from kselftest import MODULE, SELFTESTS, check
 from stressing import RATE, stress
-from test_irq_threaded import MODULE, SELFTESTS, check
 
 from conftest import UNBALANCED, missing
 from lab.kernel import build

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_deadlock_72 import flooded
-from test_upstream import results
+from flooding import flooded
+from kselftest import MODULE, SELFTESTS, check
 
 from conftest import STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
 from lab.machine import GuestSpec
@@ -29,12 +29,9 @@ from lab.selftests import selftests
 from lab.vm import Guest
 
 SCRIPTS = Path(__file__).parent / "guest"
-SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/irq"
 KINDS = ("virtio", "e1000e", "igb")
 # Fewer than they do by themselves: test_irq_stress.py does more.
 ROUNDS = {"ROUNDS": 10, "CYCLES": 200, "SWITCHES": 4}
-MODULE = {"refused", "values", "capability", "switch", "kept", "affinity", "late", "under_fire",
-          "free_race", "no_cpu"}  # fmt: skip
 DEVICE = {"hard", "threaded", "switches", "down_up", "napi_thread"}
 # Datagrams a second to the application that busy polls.
 RATE = 5_000
@@ -111,12 +108,6 @@ def test_kernels_with_all_handlers_in_threads(base: str) -> None:
         vm.check_splats()
     assert len(found) >= 4, found
     assert all(one == ["1", errno.EOPNOTSUPP, errno.EOPNOTSUPP] for one in found.values()), found
-
-
-def check(printed: str, cases: set[str]) -> None:
-    found = results(printed)
-    assert set(found) == cases, printed
-    assert set(found.values()) == {"ok"}, printed
 
 
 def test_of_the_module(machine: Machine) -> None:

@@ -5,9 +5,8 @@ What was done is read from /proc/irq, chrt and taskset; what is left behind by t
 """
 
 import pytest
-from test_profile import differing
 
-from conftest import DEBIAN_612, OURS, Host
+from conftest import DEBIAN_612, OURS, Host, differing
 
 pytestmark = pytest.mark.long
 

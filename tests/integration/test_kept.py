@@ -11,9 +11,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from test_profile import differing
 
-from conftest import OURS, Host, Settings
+from conftest import OURS, Host, Settings, device_of, differing
 from rxlane.tuned_keep import SOON
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
@@ -37,15 +36,6 @@ for irq in /proc/irq/[0-9]*; do
     esac
 done 2> /dev/null
 """
-
-
-def device_of(host: Host, driver: str) -> str:
-    links = host.run("sh", "-c", "ls -d /sys/class/net/*/device/driver").stdout.split()
-    for link in links:
-        if host.run("readlink", link).stdout.strip().endswith(f"/{driver}"):
-            name: str = link.split("/")[4]
-            return name
-    pytest.fail(f"the guest has no device of {driver}")
 
 
 def operation(host: Host, name: str) -> tuple[str, list[str]]:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from test_profile import differing
 
-from conftest import OURS, Host, Settings
+from conftest import OURS, Host, Settings, differing
 from rxlane.niceness import IN_GUEST
 
 # Seconds until irqbalance has opened its socket, at most: one plan takes five on a busy machine.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_link import Linked
-from test_manuals import LINK, blocks
+from linked import Linked
+from manuals import LINK, blocks
 
 from conftest import DEBS, KERNELS, OURS, READER, Host
 from lab.machine import GuestSpec

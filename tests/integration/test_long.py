@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_profile import differing
 
-from conftest import OURS, Host, Settings
+from conftest import OURS, Host, Settings, differing
 
 pytestmark = [pytest.mark.long, pytest.mark.kernels(OURS)]
 POLICIES, KILLS, POWER_CUTS = 50, 20, 50

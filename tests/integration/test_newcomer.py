@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_manuals import blocks, commands
-from test_packages import file_system
+from manuals import blocks, commands
+from packaged import file_system
 
 from conftest import OURS, READER, TREE, Host, Settings
 from lab.base import read_base

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaged import file_system, threads
 
 from conftest import DEBS, KERNELS, OURS, READER, TREE, Host
 from lab.machine import GuestSpec
@@ -28,14 +29,6 @@ ON_GUEST = f"/mnt/share/{REPOSITORY.name}"
 SOURCES = "/root/sources.d"
 APT = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={SOURCES}")
 
-# What changes with any package or any TuneD profile, none of it ours: dpkg's and apt's own books,
-# caches, logs, run-time folders, and the three files in which TuneD notes the active profile.
-FOREIGN = (
-    *("/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/var/log", "/var/tmp", "/tmp", "/root"),
-    *("/var/lib/systemd", "/etc/tuned/active_profile", "/etc/tuned/profile_mode"),
-    "/etc/tuned/post_loaded_profile",
-)
-
 
 def installed(host: Host) -> dict[str, str]:
     """Version of each of our packages that dpkg knows, be it only its configuration files."""
@@ -50,40 +43,6 @@ def installed(host: Host) -> dict[str, str]:
     rows = [line.split() for line in query.stdout.splitlines()]
     # Until the purge of the others dpkg still lists one that has left nothing as not-installed.
     return {row[0]: " ".join(row[1:]) for row in rows if row[1] != "not-installed"}
-
-
-def file_system(host: Host) -> set[str]:
-    """A line a file of the guest: type, mode, owner, size and target; sums of what is in /etc."""
-    prune: list[str] = []
-    for path in FOREIGN:
-        prune += ["-path", path, "-o"]
-    looks = ["-type", "d", "-printf", "%p %M %U:%G\n", "-o", "-printf", "%p %M %U:%G %s %l\n"]
-    found = host.run("find", "/", "-xdev", "(", *prune[:-1], ")", "-prune", "-o", *looks)
-    etc = host.run(
-        "find",
-        "/etc",
-        "-xdev",
-        "(",
-        *prune[:-1],
-        ")",
-        "-prune",
-        "-o",
-        "-type",
-        "f",
-        "-exec",
-        "sha256sum",
-        "{}",
-        "+",
-    )
-    return {*found.stdout.splitlines(), *etc.stdout.splitlines()}
-
-
-def threads(host: Host) -> dict[str, str]:
-    """Name by PID of the NAPI threads: a thread that was started anew has another PID."""
-    rows = [
-        line.split(None, 1) for line in host.run("ps", "-e", "-o", "pid=,comm=").stdout.split("\n")
-    ]
-    return {row[0]: row[1] for row in rows if len(row) == 2 and row[1].startswith("napi/")}
 
 
 def apt(host: Host, *argv: str, check: bool = True) -> Any:

@@ -9,18 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings
+from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings, differing
 from demo_story import dormant
 from lab.vm import CommandFailed
 
 PROFILE = "net-low-latency"
 VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"
 TUNED_LOG = "/var/log/tuned/tuned.log"
-
-
-def differing(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    keys = before.keys() | after.keys()
-    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
 
 
 def not_restored(host: Host, before: Settings) -> dict[str, tuple[object, object]]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import pytest
-from test_deadlock_72 import SCRIPTS, flooded, prepared
+from flooding import flooded
+from stressing import SCRIPTS, prepared
 
 from bench import rules
 from conftest import STRESS

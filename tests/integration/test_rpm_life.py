@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_packages import file_system, threads
+from packaged import file_system, threads
 
 from conftest import KERNELS, OURS, READER, TREE, Host
 from lab.machine import GuestSpec

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from test_upstream import results
+from kselftest import results
 
 from conftest import MANAGERS, our_bases, our_kernel
 from lab.machine import GuestSpec

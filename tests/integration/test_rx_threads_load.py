@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_deadlock_72 import flooded
+from flooding import flooded
 
 from bench import rules
 from bench.tools import build_tool

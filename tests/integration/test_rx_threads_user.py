@@ -9,9 +9,8 @@ import json
 from typing import Any
 
 import pytest
-from test_profile import differing
 
-from conftest import DEBIAN_612, OURS, Host
+from conftest import DEBIAN_612, OURS, Host, differing
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_devices import make_devices
+from every_device import make_devices
 
 from conftest import KERNELS, OURS, TREE, Host, missing
 from lab.machine import GuestSpec

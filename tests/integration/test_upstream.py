@@ -5,10 +5,10 @@ Each case of each of them passes on our kernel, but for those that need somethin
 these are listed with what it is, and must fail or be skipped, so that the list cannot grow stale.
 """
 
-import re
 from collections.abc import Iterator
 
 import pytest
+from kselftest import results
 
 from conftest import KERNELS, OURS, STOCK_72
 from lab import apt
@@ -41,8 +41,6 @@ NOT_THERE = {
 # The first that prints `ethtool --json -l`, which napi_threaded.py asks for, and is packaged.
 ETHTOOL = "1:7.2-1"
 
-Results = dict[str, str]
-
 
 @pytest.fixture(scope="module", params=[OURS, STOCK_72])
 def machine(request: pytest.FixtureRequest) -> Iterator[tuple[str, Guest]]:
@@ -54,12 +52,6 @@ def machine(request: pytest.FixtureRequest) -> Iterator[tuple[str, Guest]]:
         vm.run(["dpkg", "--install", f"/mnt/share/{ethtool.name}"])
         yield request.param, vm
         vm.check_splats()
-
-
-def results(text: str) -> Results:
-    """{case: "ok" or "not ok", and the comment} of TAP."""
-    found = re.findall(r"^((?:not )?ok) \d+ (\S+)(.*)$", text, re.M)
-    return {name: f"{outcome}{comment}" for outcome, name, comment in found}
 
 
 @pytest.mark.parametrize("test", list(PYTHON))

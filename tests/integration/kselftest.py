@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the kernel's selftests print, and those of interrupts."""
+
+import re
+
+Results = dict[str, str]
+SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/irq"
+# The cases with interrupts of the series' test module.
+MODULE = {"refused", "values", "capability", "switch", "kept", "affinity", "late", "under_fire",
+          "free_race", "no_cpu"}  # fmt: skip
+
+
+def results(text: str) -> Results:
+    """{case: "ok" or "not ok", and the comment} of TAP."""
+    found = re.findall(r"^((?:not )?ok) \d+ (\S+)(.*)$", text, re.M)
+    return {name: f"{outcome}{comment}" for outcome, name, comment in found}
+
+
+def check(printed: str, cases: set[str]) -> None:
+    """These cases were run, no others, and all of them passed."""
+    found = results(printed)
+    assert set(found) == cases, printed
+    assert set(found.values()) == {"ok"}, printed
