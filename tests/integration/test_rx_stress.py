@@ -6,6 +6,7 @@ module there. With everything that finds faults in a kernel, nothing may get stu
 quiet, no thread or memory be left and no splat come.
 """
 
+import re
 import time
 
 import pytest
@@ -32,6 +33,9 @@ CALM = ("link", "hotplug", "scheduling", "read")
 LIMIT_S = 3600
 # kmemleak does not report what is younger.
 LEAK_AGE_S = 6
+# What lockdep saw of the locks of queues: first whether it was taken with hard interrupts enabled
+# (+), in them (-), both (?) or neither; see Documentation/locking/lockdep-design.rst.
+QUEUE_LOCK = re.compile(r"^\S+ FD: +\d+ BD: +\d+ (\S)\S+: &q->lock$", re.MULTILINE)
 
 
 def look_for_leaks(vm: Guest) -> None:
@@ -43,9 +47,15 @@ def look_for_leaks(vm: Guest) -> None:
     assert told == "", told
 
 
+def look_at_locks(vm: Guest) -> None:
+    """8139too, for one, hands packets over with a lock held that its interrupt handler takes."""
+    assert QUEUE_LOCK.findall(vm.read("/proc/lockdep").decode()) == ["."]
+
+
 def check(vm: Guest, outcome: Outcome) -> None:
     """Nothing wrong, whatever was counted."""
     look_for_leaks(vm)
+    look_at_locks(vm)
     vm.check_splats()
     assert outcome["stuck"] == {} and outcome["faults"] == []
 
