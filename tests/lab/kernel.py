@@ -57,12 +57,17 @@ class KernelImage:
 
 
 def fragments(base: str, flavour: str, patched: bool) -> list[Path]:
-    """The flavour's, and what our series add to Kconfig."""
+    """The flavour's, those of it for this base alone, and what our series add to Kconfig."""
     if flavour not in BASE_FLAVOURS[base]:
         known = ", ".join(BASE_FLAVOURS[base])
         raise ValueError(f"base {base} has no flavour {flavour!r}: there are {known}")
-    parts = [KCONFIG / name for name in FLAVOURS[flavour]]
+    parts = [part for name in FLAVOURS[flavour] for part in _parts(name, base)]
     return [*parts, KCONFIG / "ours"] if patched else parts
+
+
+def _parts(name: str, base: str) -> list[Path]:
+    only = KCONFIG / f"{name}-{base}"
+    return [KCONFIG / name, *([only] if only.exists() else [])]
 
 
 def wanted_options(text: str) -> dict[str, str]:

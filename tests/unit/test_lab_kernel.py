@@ -53,3 +53,8 @@ def test_flavours_exist() -> None:
     for parts in FLAVOURS.values():
         for part in parts:
             assert (KCONFIG / part).exists()
+
+
+def test_what_a_flavour_has_for_one_base_alone() -> None:
+    names = {base: [part.name for part in fragments(base, "rt", False)] for base in BASE_FLAVOURS}
+    assert names == {"6.12": ["fast", "rt"], "7.2": ["fast", "rt", "rt-7.2"]}
