@@ -93,8 +93,8 @@ def parse_state(body: bytes) -> LinkState:
 
 
 def _kind(found: dict[int, bytes]) -> str:
-    kind = dict(parse_attrs(found.get(u.IFLA_LINKINFO, b""))).get(u.IFLA_INFO_KIND)
-    return "" if kind is None else attr_text(kind)
+    info = dict(parse_attrs(found.get(u.IFLA_LINKINFO, b"")))
+    return attr_text(info.get(u.IFLA_INFO_KIND, b""))
 
 
 def _parse(body: bytes, wanted: frozenset[int]) -> tuple[int, bool, str, dict[int, bytes]]:

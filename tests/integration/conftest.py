@@ -27,6 +27,8 @@ from lab.vm import ANEW, Guest
 TREE = Path(__file__).resolve().parents[2]
 DEBS = TREE / "build" / "debs"
 READER = TREE / "tests" / "lab" / "reader.py"
+# What runs in the guests and imports nothing of rxlane.
+SCRIPTS = Path(__file__).parent / "guest"
 
 OURS, STOCK_72, DEBIAN_612 = "ours-6.12", "stock-7.2", "debian-6.12"
 # KERNEL/FLAVOUR, such as ours-6.12/debug: the tests of `guest` run on that kernel alone, built with

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conftest import Host, Settings
+from conftest import Host, Settings, differing
 
 PATIENCE = 60  # seconds, emulated on a busy machine
 
@@ -36,8 +36,7 @@ class Linked:
         device = next(iter(wanted)).partition("/")[0]
         if self.until(lambda: self.own(device) == wanted):
             return True
-        found = self.own(device)
-        print({k: (wanted.get(k), found.get(k)) for k in wanted if wanted.get(k) != found.get(k)})
+        print(differing(wanted, self.own(device)))
         return False
 
     def unit(self, device: str) -> str:

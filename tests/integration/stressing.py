@@ -8,15 +8,13 @@ import json
 import os
 import random
 import shlex
-from pathlib import Path
 from typing import Any
 
 from flooding import flooded
 
-from conftest import MANAGERS, STRESS
+from conftest import MANAGERS, SCRIPTS, STRESS
 from lab.vm import Guest
 
-SCRIPTS = Path(__file__).parent / "guest"
 # Packets a second of the flood: what an emulated debug kernel takes beside the rest.
 RATE = 20_000
 OUTCOME, ERRORS = "/root/stress.json", "/root/stress.err"

@@ -6,19 +6,17 @@ Those of NAPIs, the number of helper threads, and the switching of interrupts to
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import MANAGERS, STRESS
+from conftest import MANAGERS, SCRIPTS, STRESS
 from lab.kernel import build
 from lab.machine import GuestSpec
 from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 
-SCRIPTS = Path(__file__).parent / "guest"
 # What makes threads; of 7.2 a device knows no busy-poll.
 MAKE_THREADS = {
     "6.12": ("threaded on", "threaded busy-poll", "device on", "device busy-poll", "all"),

@@ -29,8 +29,8 @@ ENABLED, BUSY_POLL = 1, 2
 CPUS, QUEUES = 3, 2
 KSRC = "/mnt/share/ksrc"
 SELFTEST = f"{KSRC}/tools/testing/selftests/drivers/net/napi_threaded.py"
-# Datagrams a second, and how long at most; see bench/flood.py for what emulation can take. The
-# lesser rate leaves the guest time for the test's own work, for which a debug kernel needs minutes.
+# Datagrams a second; see bench/flood.py for what emulation can take. The lesser rate leaves the
+# guest time for the test's own work, for which a debug kernel needs minutes.
 RATE, LESSER_RATE = 180_000, 10_000
 STRESS_S = 40
 # The thread of a flooded queue gets at least this of the CPU, and a write returns within.

@@ -15,20 +15,18 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from flooding import flooded
 from kselftest import MODULE, SELFTESTS, check
 
-from conftest import STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
+from conftest import SCRIPTS, STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
 from lab.machine import GuestSpec
 from lab.rootfs import NICS
 from lab.selftests import selftests
 from lab.vm import Guest
 
-SCRIPTS = Path(__file__).parent / "guest"
 KINDS = ("virtio", "e1000e", "igb")
 # Fewer than they do by themselves: test_irq_stress.py does more.
 ROUNDS = {"ROUNDS": 10, "CYCLES": 200, "SWITCHES": 4}

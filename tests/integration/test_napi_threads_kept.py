@@ -6,14 +6,12 @@ And a real-time poller whose CPU goes offline is an ordinary task until that CPU
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import OURS, Host
+from conftest import OURS, SCRIPTS, Host
 
-SCRIPTS = Path(__file__).parent / "guest"
 # [policy, priority, nice]; the script gives one CPU as well.
 GIVEN = {"batch": [3, 0, -7], "fifo": [1, 40, 0], "other": [0, 0, 0]}
 # What a real-time thread has meanwhile; the flag tells that nobody chose it.

@@ -7,11 +7,11 @@ has been given back, too, with all that it was given.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import SCRIPTS
 from lab.base import BASES
 from lab.kernel import build
 from lab.machine import GuestSpec
@@ -19,7 +19,6 @@ from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 
-SCRIPTS = Path(__file__).parent / "guest"
 BATCH, POLLER = [3, 0, -7], [1, 50, 0]
 
 

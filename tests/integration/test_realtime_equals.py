@@ -12,10 +12,10 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 from flooding import flooded
-from stressing import SCRIPTS, prepared
+from stressing import prepared
 
 from bench import rules
-from conftest import STRESS
+from conftest import SCRIPTS, STRESS
 from lab.base import BASES
 from lab.kernel import build
 from lab.machine import GuestSpec

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from flooding import flooded
 
 from bench import rules
 from bench.tools import build_tool
-from conftest import MANAGERS
+from conftest import MANAGERS, SCRIPTS
 from lab.kernel import build
 from lab.machine import GuestSpec
 from lab.rootfs import NICS
@@ -30,7 +29,6 @@ from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 
-SCRIPTS = Path(__file__).parent / "guest"
 ON_GUEST = ("napi_contract.py", "napi_threads_kept.py", "napi_survives.py", "neighbours.py",
             "rx_paths.py", "rx_threads_told.py")  # fmt: skip
 # Messages a second, and the rules that leave an emulated CPU some 700 or 2,500 packets a second:

@@ -8,16 +8,14 @@ kept as build/survival.txt.
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from every_device import make_devices
 
-from conftest import KERNELS, OURS, TREE, Host, missing
+from conftest import KERNELS, OURS, SCRIPTS, TREE, Host, missing
 from lab.machine import GuestSpec
 from lab.vm import Guest
 
-SCRIPTS = Path(__file__).parent / "guest"
 TABLE = TREE / "build" / "survival.txt"
 # What each driver of 6.12 implements. The others must say that they do not.
 IMPLEMENTED = {

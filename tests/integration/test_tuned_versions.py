@@ -4,15 +4,13 @@
 TuneD 2.25, which is in Debian 13, is what all other guest tests run on as well.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conftest import DEBS, KERNELS, OURS, READER, Host
+from conftest import DEBS, KERNELS, OURS, READER, Host, differing
 from lab import apt
 from lab.machine import GuestSpec
 from lab.vm import Guest
@@ -56,16 +54,6 @@ def host(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Host]:
         vm.check_splats()
 
 
-def settings(host: Host) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(host.run("python3", "/root/reader.py").stdout)
-    return found
-
-
-def differing(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    keys = one.keys() | other.keys()
-    return {k: (one.get(k), other.get(k)) for k in keys if one.get(k) != other.get(k)}
-
-
 def adm(host: Host, *words: str) -> str:
     said = host.run("tuned-adm", *words, timeout=180, check=False)
     assert said.rc == 0, said.stdout + said.stderr + host.run("tail", "-n", "40", LOG).stdout
@@ -90,29 +78,29 @@ def test_it_is_the_one_meant(host: Host, request: pytest.FixtureRequest) -> None
 
 @pytest.mark.parametrize("profile", PROFILES + BESIDE)
 def test_applied_verified_and_off(host: Host, profile: str) -> None:
-    before = settings(host)
+    before = host.settings()
     *beside, mine = profile.split()
     try:
         # In a guest TuneD's own profiles do not find all that they set.
         theirs = not_verified(host, *beside) if beside else set()
         assert not_verified(host, *beside, mine) - theirs == set()
-        assert differing(before, settings(host))
+        assert differing(before, host.settings())
         host.vm.ping()
     finally:
         host.run("tuned-adm", "off", timeout=180)
-    left = differing(before, settings(host))
+    left = differing(before, host.settings())
     # What TuneD's own profiles leave behind is not this test's: ours set what is of lanes.
     of_lanes = {key: value for key, value in left.items() if not key.startswith("sysctl/kernel")}
     assert of_lanes == {}
 
 
 def test_a_killed_daemon_brings_the_originals_back(host: Host) -> None:
-    before = settings(host)
+    before = host.settings()
     adm(host, "profile", "net-low-latency")
     host.run("systemctl", "kill", "--signal=KILL", "tuned.service")
     host.run("systemctl", "restart", "tuned.service", timeout=180)
     adm(host, "off")
-    assert differing(before, settings(host)) == {}
+    assert differing(before, host.settings()) == {}
 
 
 def test_the_role_is_recommended(host: Host) -> None:
@@ -127,7 +115,7 @@ def test_the_role_is_recommended(host: Host) -> None:
 
 def test_the_older_one_says_so_in_one_line(host: Host) -> None:
     """apt would not have both; dpkg is told to. It must be the last test of this guest."""
-    before = settings(host)
+    before = host.settings()
     old = next(Path(p) for p in host.run("sh", "-c", "ls /mnt/share/tuned_2.20*").stdout.split())
     host.run("systemctl", "stop", "tuned.service")
     host.run("dpkg", "--force-depends", "--force-downgrade", "--force-confnew", "-i", str(old),
@@ -141,4 +129,4 @@ def test_the_older_one_says_so_in_one_line(host: Host) -> None:
     told = [line for line in lines if "need TuneD 2.25 or newer" in line]
     assert len(told) == 1, "\n".join(lines)
     assert not [line for line in lines if "Traceback" in line], "\n".join(lines)
-    assert differing(before, settings(host)) == {}
+    assert differing(before, host.settings()) == {}
