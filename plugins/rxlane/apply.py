@@ -186,7 +186,14 @@ def _write(
     holds then.
     """
     owner = owner or (journal.owner if journal else "")
-    wanted = Journal(kernel.boot_id(), carried.entries, owner, netns=kernel.netns(), left=left)
+    wanted = Journal(
+        kernel.boot_id(),
+        carried.entries,
+        owner,
+        netns=kernel.netns(),
+        netns_cookie=kernel.netns_cookie(),
+        left=left,
+    )
     _save_first(store, journal, wanted)
     view = View.of(before)
     _collect(undo, _present_values(view, carried.changes))

@@ -111,6 +111,10 @@ class Generic:
     def close(self) -> None:
         self._socket.close()
 
+    def namespace(self) -> int:
+        """Return what netlink.Socket.namespace() does."""
+        return self._socket.namespace()
+
     def _resolve(self, family: str) -> None:
         name = pack_attr(u.CTRL_ATTR_FAMILY_NAME, family.encode() + b"\0")
         try:

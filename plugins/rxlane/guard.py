@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import syslog
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from rxlane.sysfs import Sysfs
 
 PRIORITY = 99  # of SCHED_FIFO; policies may ask for 98 at most
 RETRY, RETRY_MOST = 1.0, 60.0  # seconds until what could not be put back is tried again
+STACK = 256 << 10  # bytes
 START_WAIT = 30  # seconds for systemd to take the unit
 # include/uapi/asm-generic/mman.h
 MCL_CURRENT, MCL_FUTURE = 1, 2
@@ -97,6 +99,8 @@ def start(store: Store, token: str) -> None:
 
 def _prepare() -> None:
     """Take the priority and lock all memory; OSError when the kernel refuses."""
+    # The stacks of threads are locked whole, and are 8 MB each if nobody says less.
+    threading.stack_size(STACK)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE) != 0:

@@ -6,13 +6,23 @@ from __future__ import annotations
 import errno
 import re
 import resource
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, helpers, observe, places, processors, rss, threads, uapi
+from rxlane import (
+    cpulist,
+    helpers,
+    namespaces,
+    observe,
+    parallel,
+    places,
+    processors,
+    rss,
+    threads,
+    uapi,
+)
 from rxlane.errors import Kind, RxlaneError
 from rxlane.ethtool import Ethtool
 from rxlane.items import (
@@ -95,6 +105,8 @@ class Kernel(Protocol):
 
     def netns(self, process: str = "self") -> int: ...
 
+    def netns_cookie(self) -> int: ...
+
 
 class Linux:
     """The kernel this process runs on."""
@@ -102,8 +114,12 @@ class Linux:
     _checked: Link | None = None  # the device whose name was looked at last
 
     def __init__(self, root: str | Path = "/", brief: bool = False) -> None:
-        """brief: this process ends soon and keeps files open until then."""
+        """brief: this process ends soon and keeps files open until then.
+
+        Raises REFUSED where /sys shows other devices than netlink does.
+        """
         self._sysfs = Sysfs(root, _room() if brief else 0)
+        namespaces.refuse_foreign(self._sysfs)
         self._netdev = Netdev()
         self._ethtool: Ethtool | None = None
         self._capabilities = self._netdev.capabilities()
@@ -115,11 +131,19 @@ class Linux:
             self._ethtool.close()
 
     def boot_id(self) -> str:
-        return self._sysfs.read(places.BOOT_ID) or "unknown"
+        """Return what tells this boot from others; KERNEL where it cannot be read, for nothing
+        that was written may be taken for another boot's.
+        """
+        found = self._sysfs.read(places.BOOT_ID)
+        if not found:
+            raise RxlaneError(Kind.KERNEL, f"/{places.BOOT_ID} cannot be read")
+        return found
 
     def netns(self, process: str = "self") -> int:
-        """Return the inode of a process' network namespace, 0 where /proc does not tell."""
-        return self._sysfs.inode(f"proc/{process}/ns/net")
+        return namespaces.inode(self._sysfs, process)
+
+    def netns_cookie(self) -> int:
+        return self._netdev.namespace()
 
     def observe(
         self, names: Collection[str] | None = None, items: Collection[str] | None = None
@@ -184,12 +208,7 @@ class Linux:
             except (RxlaneError, OSError) as error:
                 lost.append(error)
 
-        starts = range(0, len(packed), size)
-        running = [threading.Thread(target=work, args=(start,)) for start in starts]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
+        parallel.do_all(work, range(0, len(packed), size))
         if lost:
             raise lost[0]
         return failed

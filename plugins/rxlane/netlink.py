@@ -22,6 +22,7 @@ from rxlane.errors import Kind, RxlaneError
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: len, type, flags, seq, pid
 _ATTR = struct.Struct("=HH")  # struct nlattr: len, type
+_COOKIE = struct.Struct("=Q")  # SO_NETNS_COOKIE
 _ERROR = struct.Struct("=i")
 
 # Above what the kernel uses for one dump datagram (32 KiB, netlink_recvmsg()).
@@ -255,6 +256,16 @@ class Socket:
 
     def close(self) -> None:
         self._socket.close()
+
+    def namespace(self) -> int:
+        """Return the number of the network namespace that this asks, which no other one gets in
+        this boot, as its inode may; 0 where the kernel (before 5.14) has none.
+        """
+        try:
+            cookie = self._socket.getsockopt(socket.SOL_SOCKET, u.SO_NETNS_COOKIE, _COOKIE.size)
+        except OSError:
+            return 0
+        return int(_COOKIE.unpack(cookie)[0])
 
     def _send(self, kind: int, flags: int, body: bytes) -> int:
         self._sequence += 1

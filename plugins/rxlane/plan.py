@@ -215,8 +215,8 @@ class Journal:
     """boot_id: /proc/sys/kernel/random/boot_id of the boot in which the entries were written.
 
     owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
-    netns: inode of the network namespace whose devices the entries are of, 0 if not known. left:
-    what was asked for and is not done.
+    netns: inode of the network namespace whose devices the entries are of, and netns_cookie what no
+    later one has, 0 if not known. left: what was asked for and is not done.
     """
 
     boot_id: str
@@ -224,4 +224,5 @@ class Journal:
     owner: str = ""
     format: int = FORMAT
     netns: int = field(default=0, metadata=LATER)
+    netns_cookie: int = field(default=0, metadata=LATER)
     left: tuple[Skip, ...] = field(default=(), metadata=LATER)

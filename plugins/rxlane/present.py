@@ -26,10 +26,18 @@ def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> N
     """Raise REFUSED in another network namespace than the journal's: none of its devices is seen
     there, and the originals of all would be given up.
     """
-    here = kernel.netns()
-    if journal is None or 0 in (here, journal.netns) or here == journal.netns:
+    if journal is None or _is_here(journal, kernel) or journal.boot_id != kernel.boot_id():
         return
-    if journal.boot_id == kernel.boot_id():
-        problem = f"the settings in {store.path} are of another network namespace"
-        remedy = f"run this there (`lsns -t net` lists it as {journal.netns}), or give --state"
-        raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)
+    problem = f"the settings in {store.path} are of another network namespace"
+    remedy = (
+        f"run this there (`lsns -t net` lists it as {journal.netns}), or give --state; "
+        "if that namespace is gone, its settings are, too: remove the file"
+    )
+    raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)
+
+
+def _is_here(journal: Journal, kernel: Kernel) -> bool:
+    """True unless another namespace is known to be the journal's: inodes are used again."""
+    cookies = (journal.netns_cookie, kernel.netns_cookie())
+    noted, here = (journal.netns, kernel.netns()) if 0 in cookies else cookies
+    return 0 in (noted, here) or noted == here

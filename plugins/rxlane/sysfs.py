@@ -134,6 +134,13 @@ class Sysfs:
         except OSError:
             return 0
 
+    def filesystem(self, name: str) -> int | None:
+        """Return the number of the file system that a file is on, None when it cannot be seen."""
+        try:
+            return os.stat(self._path(name)).st_dev
+        except OSError:
+            return None
+
     def exists(self, name: str) -> bool:
         return os.path.exists(self._path(name))
 

@@ -20,6 +20,7 @@ NLMSG_ERROR = 2
 NLMSG_DONE = 3
 NLMSG_OVERRUN = 4
 SOL_NETLINK = 270  # include/linux/socket.h
+SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h
 NETLINK_CAP_ACK = 10
 NETLINK_EXT_ACK = 11
 NLA_F_NESTED = 0x8000  # the ethtool family takes no nest without it

@@ -8,6 +8,7 @@ import pytest
 from conftest import OURS, Host, differing
 
 NIC = "{nic}"
+SPACE = "elsewhere"
 CASES = [
     ("map", "nosuch0"),
     ("map", ""),
@@ -61,15 +62,31 @@ def test_another_network_namespace(guest: Host) -> None:
     before = guest.settings()
     guest.run("rxlane", "apply", "-o", "threaded=on@1-", guest.vm.nic)
     applied = guest.settings()
+    guest.run("ip", "netns", "add", SPACE)
     try:
         for words in (("rollback",), ("apply", "-o", "threaded=off", "lo"), ("verify",)):
-            done = guest.run("unshare", "--net", "rxlane", *words, check=False)
-            assert done.rc == 2 and "another network namespace" in done.stderr, (words, done)
-            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+            refused(
+                guest, "another network namespace", "ip", "netns", "exec", SPACE, "rxlane", *words
+            )
         assert guest.settings() == applied
+        guest.run("rxlane", "rollback")
+        assert differing(before, guest.settings()) == {}
+        options = ("-o", "threaded=off", "--confirm", "60", "lo")
+        refused(guest, "PID 1", "ip", "netns", "exec", SPACE, "rxlane", "apply", *options)
     finally:
         guest.run("rxlane", "rollback")
-    assert differing(before, guest.settings()) == {}
-    options = ("-o", "threaded=off", "--confirm", "60", "lo")
-    done = guest.run("unshare", "--net", "rxlane", "apply", *options, check=False)
-    assert done.rc == 2 and "PID 1" in done.stderr, done
+        guest.run("ip", "netns", "del", SPACE)
+
+
+@pytest.mark.kernels(OURS)
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("words", [("map",), ("apply", "-o", "rps=1", "lo"), ("rollback",)])
+def test_a_namespace_without_its_own_sys(guest: Host, words: tuple[str, ...]) -> None:
+    """As nsenter -n enters a container's: what is written to /sys would be the host's."""
+    refused(guest, "/sys is of another network namespace", "unshare", "--net", "rxlane", *words)
+
+
+def refused(guest: Host, why: str, *argv: str) -> None:
+    done = guest.run(*argv, check=False)
+    assert done.rc == 2 and why in done.stderr, (argv, done)
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -195,12 +195,16 @@ class SimHost(SimKernel):
         self.workqueue_isolated = start.workqueue_isolated
         self.boot = boot
         self.namespaces = {"self": 4026531840, "1": 4026531840}  # network namespaces by process
+        self.cookie = 0  # of its own one
 
     def boot_id(self) -> str:
         return self.boot
 
     def netns(self, process: str = "self") -> int:
         return self.namespaces[process]
+
+    def netns_cookie(self) -> int:
+        return self.cookie
 
     def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
         return self.observe(names)

@@ -32,6 +32,8 @@ LAYERS = {
     "rtnetlink": 2,
     "netdev": 3,
     "sysfs": 2,
+    "namespaces": 3,
+    "parallel": 0,
     "settings": 2,
     "sections": 2,
     "options": 2,

@@ -94,3 +94,52 @@ def test_confirm_needs_a_service_that_sees_the_devices(host: SimHost, store: Sto
 def test_the_number_is_that_of_proc(tmp_path: Path) -> None:
     assert Linux().netns() == Path("/proc/self/ns/net").stat().st_ino
     assert Linux(tmp_path).netns() == 0
+
+
+def test_an_inode_that_is_used_again_is_no_namespace(host: SimHost, store: Store) -> None:
+    host.cookie = 9468
+    apply(host, store, policy(**FULL))
+    host.cookie = 9469
+    with pytest.raises(RxlaneError, match="if that namespace is gone"):
+        load_current(store, host)
+    host.cookie = 0  # not told: the inode has to do
+    assert load_current(store, host) == (store.load(), ())
+
+
+def test_no_two_namespaces_have_one_cookie() -> None:
+    assert Linux().netns_cookie() == Linux().netns_cookie() != 0
+
+
+@pytest.mark.parametrize(
+    ("spaces", "outside", "refused"),
+    [(("1", "2"), True, True), (("1", "1"), True, False), (("1", "2"), False, False)],
+)
+def test_a_sys_of_another_namespace(
+    tmp_path: Path, spaces: tuple[str, str], outside: bool, refused: bool
+) -> None:
+    """As nsenter -n leaves it; files of one tree stand for the namespaces and their /sys."""
+    for number in {"0", *spaces}:
+        (tmp_path / number).touch()
+    for process, number in zip(("self", "1"), spaces, strict=True):
+        (tmp_path / "proc" / process / "ns").mkdir(parents=True)
+        (tmp_path / "proc" / process / "ns/net").symlink_to(tmp_path / number)
+    (tmp_path / "sys").mkdir()
+    if outside:  # else PID 1 is not ours to look at
+        (tmp_path / "proc/1/root/sys").mkdir(parents=True)
+    if refused:
+        with pytest.raises(RxlaneError, match="/sys is of another network namespace") as caught:
+            Linux(tmp_path)
+        assert caught.value.kind is Kind.REFUSED and "ip netns exec" in str(caught.value)
+    else:
+        Linux(tmp_path).close()
+
+
+def test_without_a_boot_id_no_journal_is_of_another_boot(
+    host: SimHost, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(host, store, policy(**FULL))
+    kept = store.load()
+    monkeypatch.setattr(host, "boot_id", Linux(tmp_path).boot_id)
+    with pytest.raises(RxlaneError, match="boot_id cannot be read"):
+        rollback(host, store)
+    assert store.load() == kept
