@@ -242,9 +242,8 @@ class Written:
                     # Not even a folder that is followed can be looked at: all of them stay so.
                     known = self._known | known
                     break
-                if error.errno == errno.ENOSPC:
-                    break
-                continue  # it has just gone
+                # It has just gone, or no new one can be followed.
+                continue
             known[number] = folder
         for number in self._known.keys() - known.keys():
             self._leave(number)

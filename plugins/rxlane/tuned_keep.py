@@ -17,7 +17,7 @@ from dataclasses import replace
 from rxlane import rtnetlink
 from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
-from rxlane.errors import LINE, RxlaneError, printable
+from rxlane.errors import LINE, Kind, RxlaneError, printable
 from rxlane.events import APPLIED, Event, Sources, wake_up
 from rxlane.tuned_compat import Adapter, Row
 from rxlane.watch import Kept
@@ -103,9 +103,14 @@ class Keeper:
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         """Do something later, in place of what was to be done so far."""
         self._wait_no_more()
-        self._later = threading.Timer(seconds, self._do_now, (then,))
-        self._later.daemon = True
-        self._later.start()
+        timer = threading.Timer(seconds, self._do_now, (then,))
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError as error:
+            self.log("error", f"the layout is kept no longer: {error}")
+            return
+        self._later = timer
 
     def _wait_no_more(self) -> None:
         if self._later is not None:
@@ -164,10 +169,16 @@ class Keeper:
         except OSError:
             sources.close()
             raise
-        self._sources, self._stop, self._begun = sources, stop, time.monotonic()
         # A daemon thread: TuneD may end without a word to its plugins.
         arguments = (sources, stop)
-        threading.Thread(target=self._run, args=arguments, name="rxlane", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=arguments, name="rxlane", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of processes or memory
+            sources.close()
+            os.close(stop)
+            raise RxlaneError(Kind.KERNEL, f"no thread for it: {error}") from error
+        self._sources, self._stop, self._begun = sources, stop, time.monotonic()
         return sources
 
     def _run(self, sources: Sources, stop: int) -> None:

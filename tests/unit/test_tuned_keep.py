@@ -279,6 +279,35 @@ def test_sockets_that_cannot_be_opened(daemon: Daemon, monkeypatch: pytest.Monke
     assert said == ["the layout is applied, but cannot be kept: no netlink"]
 
 
+def test_a_thread_that_cannot_be_had(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def few(thread: threading.Thread) -> None:
+        if thread.name == "rxlane" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.01)
+    daemon.joint.apply("napi", "napi")
+    assert until(lambda: len(daemon.sources) == 3) and put_right(daemon)
+    assert all(source.closed.is_set() for source in daemon.sources[:2])
+    said = [text for level, text in daemon.log if level == "error"]
+    why = "no thread for it: can't start new thread"
+    assert said == [f"the layout is applied, but cannot be kept: {why}"]
+
+
+def test_no_thread_can_be_had_at_all(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and report.ok
+    assert daemon.log[-1] == ("error", "the layout is kept no longer: can't start new thread")
+
+
 FAILURES = {
     "OSError": (OSError(24, "Too many open files"), "[Errno 24] Too many open files"),
     "unforeseen": (ValueError("two\nlines"), "ValueError: two?lines"),

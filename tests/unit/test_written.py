@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -222,3 +223,22 @@ def test_sources_tell_it_and_what_they_are_told(tmp_path: Path) -> None:
         assert own in rung
     finally:
         sources.close()
+
+
+def test_no_room_for_a_new_folder_leaves_those_that_are_followed(
+    tmp_path: Path, written: Written, watcher: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.refresh(STEERED)
+    new = "sys/class/net/eth0/queues/rx-00"
+    (tmp_path / new).mkdir()
+    follow = watcher.watch
+
+    def full(path: str, what: int) -> int:
+        if os.path.samefile(path, tmp_path / new):
+            raise OSError(errno.ENOSPC, "fs.inotify.max_user_watches")
+        return follow(path, what)
+
+    monkeypatch.setattr(watcher, "watch", full)
+    written.refresh({new: STEERED[RX0], **STEERED})
+    (tmp_path / RX0 / "rps_cpus").write_text("3")
+    assert len(told(written, watcher)) == 1
