@@ -184,9 +184,11 @@ def _apply(args: argparse.Namespace) -> int:
             confirm.disarm(store, pending)
         raise
     _tell(done)
-    kept = claims.load(store, kernel.boot_id()).links
+    claimed = claims.load(store, kernel.boot_id())
+    if claimed.tuned:
+        streams.say("note: TuneD's profile takes this back at the next event: set it there")
     for link in links or snapshot.links:
-        if link.ifindex in kept:
+        if link.ifindex in claimed.links:
             unit = f"rxlane-link@{link.ifindex}"
             streams.say(f"note: {unit} holds {link.name} to its .link file")
     if pending is not None:
@@ -238,7 +240,7 @@ def _watch(args: argparse.Namespace) -> int:
     _need_root()
     confirm.refuse_second(kernel, store)
     stop = os.eventfd(0, os.EFD_CLOEXEC)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGINT, *_ending()):
         signal.signal(number, lambda *_: events.wake_up(stop))
     watch(kernel, store, policy, names, stop, _log, _tell)
     return 0
@@ -341,6 +343,12 @@ def _ends_soon(args: argparse.Namespace) -> bool:
     return args.verb != "watch" and not any(waits)
 
 
+def _ending() -> list[signal.Signals]:
+    """Return the signals that end a command beside Ctrl-C: nohup(1) has it outlive its terminal."""
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if outlives else [signal.SIGTERM, signal.SIGHUP]
+
+
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         return _parser().parse_args(argv)
@@ -382,8 +390,9 @@ def _run(argv: Sequence[str] | None) -> int:
         gc.disable()
     if args.verb in BRIEF_WRITERS:
         _go_first()
-    # As Ctrl-C: what is half applied is undone.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in _ending():
+        # As Ctrl-C: what is half applied is undone.
+        signal.signal(number, signal.default_int_handler)
     status = VERBS[args.verb](args)
     sys.stdout.flush()
     return status

@@ -143,13 +143,21 @@ def confirm(kernel: Kernel, store: Store, own: Login) -> None:
         if pending is None:
             raise RxlaneError(Kind.REFUSED, "no apply waits to be confirmed")
         if boottime() >= pending.deadline:
-            raise RxlaneError(Kind.REFUSED, "too late: the originals come back")
+            raise _too_late(pending)
         why = not_newer(pending.login, own)
         if why is not None:
             remedy = "log in anew and confirm from there, which shows that the host can be reached"
             raise RxlaneError(Kind.REFUSED, why, remedy=remedy)
         store.pending.remove()
     _let_go(pending)
+
+
+def _too_late(pending: Pending) -> RxlaneError:
+    guard = pending.guard
+    if guard is not None and start_of(Sysfs(), guard.pid) == guard.started:
+        return RxlaneError(Kind.REFUSED, "too late: the originals come back")
+    problem = "too late, and the process that brings the originals back is gone"
+    return RxlaneError(Kind.REFUSED, problem, remedy="run `rxlane rollback`")
 
 
 def cancel(store: Store) -> None:

@@ -284,17 +284,37 @@ def test_failed_apply_is_one_line(host: SimHost, capsys: Captured, tmp_path: Pat
     assert err == "rxlane: eth0 queue 2: refused by the test\n"
 
 
-def test_interrupted_apply_is_undone(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_apply_is_undone(
+    host: SimHost, capsys: Captured, tmp_path: Path, number: signal.Signals
+) -> None:
     def interrupt() -> None:
         if host.writes > 2:
             host.on_write = None
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
 
     host.on_write = interrupt
     before = simhost.settings(host)
     status, out, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     assert (status, out, err) == (130, "", "rxlane: interrupted\n")
     assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
+
+
+def test_nohup_outlives_its_terminal(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    host.on_write = lambda: signal.raise_signal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (status, err) == (0, "")
+
+
+def test_what_tuned_takes_back_is_told(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    claims.update(store, host.boot_id(), claims.with_tuned([2]))
+    status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    assert status == 0 and err.startswith("note: TuneD's profile takes this back")
 
 
 def test_pending_rollback_is_told(host: SimHost, capsys: Captured, tmp_path: Path) -> None:

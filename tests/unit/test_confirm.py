@@ -198,7 +198,10 @@ def test_interrupted_while_the_guard_starts(
 def test_too_late(host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     pending = arm(host, store)
     monkeypatch.setattr(confirm, "boottime", lambda: pending.deadline)
-    with pytest.raises(RxlaneError, match="too late"):
+    with pytest.raises(RxlaneError, match="is gone.*rxlane rollback"):
+        confirm.confirm(host, store, NEW)
+    monkeypatch.setattr(confirm, "start_of", lambda *_: SELF.started)
+    with pytest.raises(RxlaneError, match="too late: the originals come back"):
         confirm.confirm(host, store, NEW)
 
 
