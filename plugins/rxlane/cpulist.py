@@ -110,7 +110,7 @@ def parse_spans(part: str) -> Span:
     match = _OPEN.fullmatch(part)
     if match is not None:
         return _number(match[1]), None
+    if ":" in part:
+        raise ListError(f"'{part[:20]}': a queue list takes no groups")
     numbers = tuple(_parse_range(part))
-    if len(numbers) != numbers[-1] - numbers[0] + 1:
-        raise ListError(f"'{part}': a queue list takes no groups")
     return numbers[0], numbers[-1]

@@ -7,15 +7,15 @@ threads, on the kernel's reserve for them, and on sockets that poll.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import BUSY_POLL, BUSY_READ
-from rxlane.model import IrqThread, Snapshot
+from rxlane.model import IrqThread, Snapshot, Topology
 from rxlane.plan import HOST, WHOLE, Target
+from rxlane.pollers import Pollers
 from rxlane.wanted import Chosen, Wanted, refuse
 
 # IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls
@@ -33,12 +33,9 @@ def check_threads(
 
     present: the IRQ threads that there will be. others: threads of devices outside of the plan.
     """
-    chosen, theirs = list(chosen), defaultdict[tuple[int, ...], list[Wanted]](list)
-    for other, own in others:
-        theirs[own].append(other)
-    for one, cpus in chosen:
-        if len(cpus) == 1 and not one.stands(cpus):  # else it is so without the plan
-            _check_others(one, cpus[0], theirs.get(cpus, ()))
+    chosen = list(chosen)
+    _check_starved(chosen, others)
+    _check_fair(snapshot.topology, chosen, others)
     held = {
         n for one, cpus in (*chosen, *others) if one.priority >= IRQ_THREAD_PRIORITY for n in cpus
     }
@@ -48,8 +45,6 @@ def check_threads(
         if one.realtime and not one.untouched(cpus):
             _check_irq_threads(stuck, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
-        if one.realtime:
-            _check_beside(one, cpus, chosen)
 
 
 def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
@@ -69,37 +64,68 @@ def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) 
             )
 
 
-def _check_beside(one: Wanted, cpus: tuple[int, ...], chosen: Iterable[Chosen]) -> None:
-    """Refuse a real-time poller, which never sleeps, where another lane's thread must run."""
-    if not one.polling or len(cpus) > 1:
-        return
-    for other, own in chosen:
-        if other is one or own != cpus or other.priority > one.priority:
-            continue
-        if not (one.untouched(cpus) and other.untouched(own)):
-            raise _starving(one, cpus[0], one, other)
+def _check_starved(chosen: Collection[Chosen], others: Collection[Chosen]) -> None:
+    """Refuse a thread to which real-time pollers, which never sleep, leave none of its CPUs."""
+    rows = (*chosen, *others)
+    polling = [row for row in rows if row[0].polling and row[0].realtime]
+    levels = sorted({one.priority for one, _ in polling})
+    above = {n: Pollers(row for row in polling if row[0].priority >= n) for n in levels}
+    mine = {id(one) for one, _ in chosen}
+    for row in rows:
+        level = next((n for n in levels if n >= row[0].priority), None)
+        over = [] if level is None else above[level].over(row[1], but=row[0])
+        own = [one for one in (*over, row) if id(one[0]) in mine]
+        # Else it is so without the plan.
+        if over and not _settled(own, alone=len(own) > len(over)):
+            raise _starving(own[0][0], row, over)
 
 
-def _check_others(one: Wanted, number: int, others: Iterable[Wanted]) -> None:
-    """Refuse the same between a thread of the plan and those of other devices on its CPU."""
-    for other in others:
-        for poller, sleeper in ((one, other), (other, one)):
-            if poller.polling and poller.realtime and sleeper.priority <= poller.priority:
-                raise _starving(one, number, poller, sleeper)
+def polled(rows: Iterable[Chosen]) -> frozenset[int]:
+    """Return the CPUs that real-time pollers never leave to anybody."""
+    return Pollers(row for row in rows if row[0].polling and row[0].realtime).filled()
 
 
-def _starving(one: Wanted, number: int, poller: Wanted, other: Wanted) -> RxlaneError:
-    """Return the refusal of one, which either is the poller or the other."""
+def _settled(rows: Iterable[Chosen], alone: bool) -> bool:
+    """True when the plan makes these no worse. alone: they are all that are in each other's way."""
+    return all(one.untouched(cpus) if alone else one.stands(cpus) for one, cpus in rows)
+
+
+def _starving(one: Wanted, starved: Chosen, over: Collection[Chosen]) -> RxlaneError:
+    """Return the refusal of one, which is a poller, or else what is starved."""
+    other, cpus = starved
+    poller = one if one is not other else next(iter(over))[0]
     whose = "" if poller is one else f" of {poller.link.name} queue {poller.lane.queue.index}"
+    many = len(cpus) > 1
+    what = "busy-polling threads" if many else f"a busy-polling thread{whose}"
     thread = "a thread" if other.helper is None else f"rx thread {other.helper}"
     problem = (
-        f"on CPU {number} a busy-polling thread{whose} of priority {poller.priority} leaves no"
-        f" time to {thread} of {other.link.name} queue {other.lane.queue.index}"
+        f"on CPU{'s' if many else ''} {cpulist.render(cpus)} {what} of priority {poller.priority}"
+        f" {'leave' if many else 'leaves'} no time to {thread} of {other.link.name} queue"
+        f" {other.lane.queue.index}"
     )
     remedy = "thread fewer queues, or give more CPUs in thread_cpus"
     if poller is not one:
         remedy = "give another CPU in thread_cpus"
     return refuse(one, "thread_cpus", problem, remedy)
+
+
+def _check_fair(host: Topology, chosen: Collection[Chosen], others: Collection[Chosen]) -> None:
+    """Refuse pollers that have precedence over all else on every housekeeping CPU."""
+    rows = [row for row in (*chosen, *others) if row[0].polling and _goes_first(row[0])]
+    filled = Pollers(rows).filled()
+    if not host.housekeeping or not filled.issuperset(host.housekeeping):
+        return
+    for one, cpus in chosen:
+        if one.polling and one.nice < 0 and not one.untouched(cpus):
+            problem = (
+                f"busy-polling threads of nice level {one.nice} would leave next to nothing of"
+                f" every housekeeping CPU ({cpulist.render(host.housekeeping)}) to all else"
+            )
+            raise refuse(one, "thread_nice", problem, "give fewer CPUs, or a nice level from 0 on")
+
+
+def _goes_first(one: Wanted) -> bool:
+    return one.realtime or one.nice < 0
 
 
 def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:

@@ -8,7 +8,7 @@ becomes a Skip with its reason.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -105,14 +105,19 @@ def _decide(
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
-    begin = partial(_placer, starts(link for _, link in placed), met)
+    begin = partial(_placer, starts(link for _, link in placed), met, snapshot.vcpus)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)
     return draft.plan()
 
 
-def _placer(begins: Mapping[int, float], met: Iterable[Chosen], host: Topology) -> Placer:
-    placer = Placer(host, begins)
+def _placer(
+    begins: Mapping[int, float],
+    met: Iterable[Chosen],
+    vcpus: Collection[int],
+    host: Topology,
+) -> Placer:
+    placer = Placer(host, begins, vcpus=vcpus)
     for one, cpus in met:
         if len(cpus) == 1:
             placer.meet(cpus[0], weight(one.exclusive, one.polling))
@@ -176,9 +181,10 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
             busy |= beside
     steering.steer(draft, flows, steered, policy.steering)
     separation.exclude(draft, steered)
-    vmhost.plan(draft, policy.steering)
+    polled = dangers.polled([*chosen, *others])
+    vmhost.plan(draft, policy.steering, polled)
     dangers.check_sockets(draft, threaded)
-    housekeeping.keep(draft, policy.irq, busy)
+    housekeeping.keep(draft, policy.irq, busy, polled)
 
 
 def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -173,6 +173,23 @@ def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) 
         problem = f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS"
         remedy = f"choose from {cpulist.render(host.housekeeping)}"
         raise _refused(section, option, problem, remedy)
+
+
+def check_work(
+    draft: Draft, section: Named, option: str, cpus: Sequence[int], polled: Collection[int]
+) -> None:
+    """Refuse, of a list for other work, only CPUs that real-time pollers have; warn of some.
+
+    polled: these CPUs.
+    """
+    taken = sorted({*cpus}.intersection(polled))
+    if not taken:
+        return
+    of = f"CPU{'s' if len(taken) > 1 else ''} {cpulist.render(taken)}"
+    problem = f"real-time busy-polling threads never leave {of}"
+    if len(taken) == len({*cpus}):
+        raise _refused(section, option, problem, "give CPUs that no such thread has")
+    draft.warnings.append(f"{option}={section.option(option)} in [{section.name}]: {problem}")
 
 
 def one_value(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_cpus, one_value
+from rxlane.draft import Draft, check_cpus, check_work, one_value
 from rxlane.items import TIMER_MIGRATION, WORKQUEUE
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import IrqLayout
@@ -19,8 +19,16 @@ from rxlane.settings import requested
 ABSENT = "this kernel does not have it"
 
 
-def keep(draft: Draft, sections: Iterable[IrqLayout], busy: Collection[int]) -> None:
-    """Plan the masks. busy: CPUs that this plan gives to busy pollers and real-time threads."""
+def keep(
+    draft: Draft,
+    sections: Iterable[IrqLayout],
+    busy: Collection[int],
+    polled: Collection[int],
+) -> None:
+    """Plan the masks. busy: CPUs that this plan gives to busy pollers and real-time threads.
+
+    polled: those that real-time pollers never leave.
+    """
     given = list(sections)
     asked = ((s, TIMER_MIGRATION, s.timer_migration) for s in given)
     for section, item, value in one_value(asked, "timer_migration"):
@@ -28,6 +36,7 @@ def keep(draft: Draft, sections: Iterable[IrqLayout], busy: Collection[int]) -> 
     workers = ((s, WORKQUEUE, s.workqueue_cpus) for s in given)
     for section, item, cpus in one_value(workers, "workqueue_cpus"):
         check_cpus(draft.view.snapshot.topology, section, "workqueue_cpus", cpus)
+        check_work(draft, section, "workqueue_cpus", cpus, polled)
         left = cpus or _free(draft, busy)
         if not left:
             reason = "pollers and real-time threads have every CPU"

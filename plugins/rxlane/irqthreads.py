@@ -157,15 +157,26 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     """Return the CPUs that the thread may run on: given, its interrupt's, or as they are."""
     given = one.section.thread_cpus
     if given:
-        return (given[turn % len(given)],)
+        return given if one.section.shared_cpus else (given[turn % len(given)],)
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
-        usable = draft.view.snapshot.topology.open
-        return tuple(n for n in own if n in usable) or usable
+        return _beside_guests(draft, own)
     if one.irq.thread is not None:
         return one.irq.thread.cpus
     return draft.view.snapshot.topology.online
+
+
+def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an interrupt's own CPUs, but those to which vCPUs are bound, for its thread.
+
+    It runs in its own time, and so may be on others than the interrupt if vCPUs have all of these.
+    """
+    snapshot = draft.view.snapshot
+    usable, vcpus = snapshot.topology.open, snapshot.vcpus
+    here = tuple(n for n in own if n in usable) or usable
+    host = tuple(n for n in snapshot.topology.housekeeping if n not in vcpus)
+    return tuple(n for n in here if n not in vcpus) or host or here
 
 
 def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:

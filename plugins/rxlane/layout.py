@@ -83,6 +83,9 @@ def interrupts(
             reason = without(link, "interrupts of its queues")
             draft.skip(link.name, WHOLE, item, "unsupported", reason)
             continue
+        for lane in own[:aside]:
+            if lane.irq is not None:
+                owner.setdefault(lane.irq.number, f"management queue {lane.queue.index}")
         for lane in own[aside:]:
             queue, irq = lane.queue.index, lane.irq
             if irq is None:

@@ -6,6 +6,8 @@ The table is made from the options that there are; each value is read by the gra
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -86,12 +88,37 @@ def _problem(kind: str | None, device: str, properties: Mapping[str, str]) -> Rx
     """Return the first complaint about the names, for None, or about the values of a kind."""
     try:
         if kind is None:
-            Reader(device, properties).reject_unknown(KEYS)
+            _reject_unknown(Reader(device, properties))
         else:
             policy.parse([_section(kind, device, properties)])
     except RxlaneError as error:
         return error
     return None
+
+
+def _reject_unknown(read: Reader) -> None:
+    for name in read.options:
+        if name not in KEYS:
+            raise read.fail(name, "unknown option", _instead(name.removeprefix(PREFIX).lower()))
+
+
+def _instead(option: str) -> str:
+    """Say what to write for a property that there is not. option: its name without the prefix."""
+    if option in OF_SYSTEMD:
+        return "channels, rings and coalescing have keys of their own in systemd.link(5)"
+    if option in OF_HOST:
+        return "it is the whole host's: a TuneD profile or `rxlane apply` sets it"
+    known = [name.removeprefix(PREFIX) for name in KEYS]
+    near = difflib.get_close_matches(option.upper(), known, 1)
+    return f"did you mean {PREFIX}{near[0]}?" if near else "`man 7 rxlane.link` lists all"
+
+
+def in_words(text: str, kind: str | None) -> str:
+    """Return a message with a kind's options as the properties that they are here."""
+    for option in policy.names(kind) if kind else ():
+        if "_" in option and Key(kind or "", option) in NAMES:
+            text = re.sub(rf"\b{option}\b", NAMES[Key(kind or "", option)], text)
+    return text
 
 
 def _section(kind: str, device: str, properties: Mapping[str, str]) -> Given:
@@ -103,15 +130,16 @@ def _section(kind: str, device: str, properties: Mapping[str, str]) -> Given:
 
 def located(error: RxlaneError, name: str, value: str, where: Callable[[str], str]) -> RxlaneError:
     """Return the error as of a property in a file."""
+    kind = KEYS[name].kind if name in KEYS else None
     return RxlaneError(
         error.kind,
-        error.problem,
+        in_words(error.problem, kind),
         section=where(name),
         option=name,
         value=value,
         device=error.device,
         queue=error.queue,
-        remedy=error.remedy,
+        remedy=error.remedy and in_words(error.remedy, kind),
     )
 
 

@@ -14,8 +14,8 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def do_all(work: Callable[[int], None], parts: Iterable[int]) -> None:
     """Call work with each part, in a thread of its own where one can be had; it must not raise.
 
-    An interrupt waits for the end: who then undoes what was done must not be overtaken by threads
-    that still do.
+    An interrupt of a process without other threads waits for the end: who then undoes what was done
+    must not be overtaken by threads that still do.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
     try:

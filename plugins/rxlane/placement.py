@@ -221,8 +221,8 @@ def _check_pollers(
     for one, cpus in pollers:
         if len(cpus) > 1:
             draft.warnings.append(
-                f"{one.link.name} queue {one.lane.queue.index}: a busy-polling thread without"
-                " thread_cpus takes a whole CPU wherever the scheduler puts it"
+                f"{one.link.name} queue {one.lane.queue.index}: a busy-polling thread takes a whole"
+                f" one of CPUs {cpulist.render(cpus)}, wherever the scheduler puts it"
             )
     pinned = {cpus[0]: one for one, cpus in pollers if len(cpus) == 1}
     pair = topology.siblings_among(host, pinned)

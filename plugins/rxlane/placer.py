@@ -9,7 +9,7 @@ allow: were it the order of choice too, one queue more would move every lane tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -90,11 +90,13 @@ class Placer:
     """Counts what each CPU has, so that devices do not pile up on one CPU.
 
     starts: where each device's lanes start along the CPUs, 0 to 1, by ifindex; see starts().
+    vcpus: CPUs to which vCPUs are bound.
     resumed: it goes on from a layout of the whole host, whose lanes stand and are counted.
     """
 
     topology: Topology
     starts: Mapping[int, float] = field(default_factory=dict)
+    vcpus: Collection[int] = ()
     taken: Counter[int] = field(default_factory=Counter)
     # By CPU, what weight() says of the lanes that are there.
     polled: Counter[int] = field(default_factory=Counter)
@@ -122,7 +124,8 @@ class Placer:
 
     def fork(self, topology: Topology) -> Placer:
         """Return another placer that goes on from here, on a host that may have fewer CPUs."""
-        left = Placer(topology, self.starts, resumed=self.resumed or topology != self.topology)
+        resumed = self.resumed or topology != self.topology
+        left = Placer(topology, self.starts, self.vcpus, resumed=resumed)
         for number in topology.online:
             left.note(number, 0, self.taken[number])
             left.polled[number] = self.polled[number]
@@ -301,13 +304,15 @@ class Placer:
         return found
 
     def ordinary(self, node: int | None) -> tuple[int, ...]:
-        """Return the node's housekeeping CPUs that no poller has; others where it has none.
+        """Return the node's housekeeping CPUs that no poller has and no vCPU is bound to; others
+        where it has none.
 
-        What is sent to a poller's CPU waits for a thread that never yields.
+        What is sent to a poller's CPU waits for a thread that never yields, and softirqs take
+        their time from a vCPU that they interrupt.
         """
         every = self.topology.housekeeping or self.topology.open
-        free = tuple(n for n in every if not self.busy(n))
-        return near(self.topology, free or every, node)
+        free = tuple(n for n in every if not self.busy(n)) or every
+        return near(self.topology, tuple(n for n in free if n not in self.vcpus) or free, node)
 
     def _cost(self, number: int, one: Request) -> tuple[int, ...]:
         cpu = self._cpus[number]

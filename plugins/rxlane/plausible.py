@@ -12,13 +12,16 @@ from typing import TypeVar
 
 from rxlane import cpulist
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Irq, Link, Queue, Snapshot, Thread, Topology
+from rxlane.items import CHANNEL_ITEMS, SWITCHES
+from rxlane.model import Irq, Link, Queue, Snapshot, Thread, Topology, Tunable
 
 _T = TypeVar("_T")
 
 # As the kernel's classes are shown, by number where they have no name, and Thread.sched has them.
 _POLICY = re.compile(r"[a-z]+|[0-9]{1,10}")
 _SCHED = re.compile(rf"(?:{_POLICY.pattern})(?::-?[0-9]{{1,10}}){{1,2}}")
+
+LARGEST = 2**32 - 1  # of what ethtool reads and sets: struct ethtool_ringparam and others
 
 Found = tuple[str, str]  # a place in the file, and what is wrong with it
 
@@ -70,7 +73,10 @@ def _link(where: str, link: Link) -> Iterator[Found]:
     rss = () if link.rss is None else (link.rss.function, link.rss.key)
     yield from _texts(where, (link.name, *link.below))
     yield from _words(where, (link.driver, *rss, *link.features))
-    yield from _words(f"{where}.tunables", (tunable.item for tunable in link.tunables))
+    for at, tunable in enumerate(link.tunables):
+        yield from _tunable(f"{where}.tunables[{at}]", tunable)
+    if not 0 <= (link.rx_threads or 0) <= cpulist.HIGHEST:
+        yield f"{where}.rx_threads", f"{link.rx_threads} is no count of threads"
     if not link.name:
         yield f"{where}.name", "empty"
     if link.ifindex < 1:
@@ -84,6 +90,16 @@ def _link(where: str, link: Link) -> Iterator[Found]:
     given = [helper.thread for helper in link.helpers if helper.thread is not None]
     yield from _threads(f"{where}.helpers", given)
     yield from _unique(f"{where}.helpers", "number", [helper.number for helper in link.helpers])
+
+
+def _tunable(where: str, own: Tunable) -> Iterator[Found]:
+    yield from _words(where, (own.item,))
+    most = cpulist.HIGHEST if own.item in CHANNEL_ITEMS else LARGEST
+    for number in (own.value, own.top or 0):
+        if not 0 <= number <= most:
+            yield where, f"{number} is not from 0 to {most}"
+    if own.item in SWITCHES and own.top is not None:
+        yield f"{where}.top", "a switch has no highest value"
 
 
 def _queue(where: str, queue: Queue) -> Iterator[Found]:

@@ -84,6 +84,7 @@ IRQ_OPTIONS = (
     Option("irq_cpus", "CPUs for the RX interrupts: a list or as thread_cpus"),
     Option("threaded", "RX interrupts in threads: off, on, auto (no NAPI thread), or MODE@QUEUES"),
     Option("thread_cpus", "CPUs for the interrupts' threads: a list, or auto (as the interrupt)"),
+    Option("thread_spread", "one: a CPU for each interrupt's thread; all: each on all of the list"),
     Option("thread_policy", "scheduling class of the interrupts' threads"),
     Option("thread_priority", "real-time priority 1..98 of the interrupts' threads"),
     Option("thread_nice", "nice level of the interrupts' threads, as thread_nice"),
@@ -144,6 +145,8 @@ def parse_modes(text: str, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ..
             if mode not in modes:
                 raise cpulist.ListError(f"'{mode[:20]}' is no mode")
             groups.append((mode, []))
+        elif part in modes:
+            raise cpulist.ListError(f"'{part}' among others needs its queues: {part}@QUEUES")
         elif not groups or not part[:1].isdigit():
             raise cpulist.ListError(f"'{part[:20]}' is no mode")
         else:
@@ -279,6 +282,7 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         devices=tuple(devices),
         modes=_modes(read, IRQ_MODES),
         thread_cpus=_irq_thread_cpus(read),
+        shared_cpus=_shared(read),
         thread_sched=_sched(read),
         allow_realtime_cpu0=_allowed(read, "allow_realtime_cpu0"),
         cpus=cpus,

@@ -72,8 +72,9 @@ class Section(Named):
 class IrqLayout(Named):
     """One [irq_layout] section.
 
-    modes: threaded modes of interrupts, off, on or AUTO. thread_cpus, thread_sched: of their
-    threads, as cpus and sched of Section; () means the interrupt's own CPUs.
+    modes: threaded modes of interrupts, off, on or AUTO. thread_cpus, shared_cpus, thread_sched: of
+    their threads, as cpus, shared_cpus and sched of Section; () means the interrupt's own CPUs, but
+    those of vCPUs.
     cpus: None leave alone, () choose one CPU for each IRQ by placement, else the CPUs to choose
     from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
@@ -83,6 +84,7 @@ class IrqLayout(Named):
 
     modes: tuple[ModeRule, ...] = ()
     thread_cpus: tuple[int, ...] | None = None
+    shared_cpus: bool = False
     thread_sched: str | None = None
     allow_realtime_cpu0: bool = False
     cpus: tuple[int, ...] | None = None
@@ -155,10 +157,12 @@ class Policy:
     def guests(self) -> bool:
         """True when taps matter, or vCPUs, whose CPUs are left out where CPUs are chosen."""
         placed = [section.cpus for section in self.sections]
-        placed += [section.cpus for section in self.irq]
+        placed += [cpus for section in self.irq for cpus in (section.cpus, section.thread_cpus)]
         placed += [section.rx_cpus for section in self.steering]
+        near = any(section.node for section in self.irq)
+        near = near or any(section.rps in ("auto", "numa-local") for section in self.steering)
         taps = ((section.vhost_cpus, section.tap_rps) for section in self.steering)
-        return () in placed or any(given != (None, None) for given in taps)
+        return near or () in placed or any(given != (None, None) for given in taps)
 
     @property
     def tunes(self) -> bool:

@@ -7,10 +7,10 @@ softirq on that thread's CPU, or by RPS on others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
-from rxlane.draft import Draft, check_cpus, check_rps, one_value
+from rxlane.draft import Draft, check_cpus, check_rps, check_work, one_value
 from rxlane.items import OFF, RPS, VHOST_CPUS
 from rxlane.model import Link
 from rxlane.plan import HOST, WHOLE, Target
@@ -20,17 +20,23 @@ NO_TAP = "no tap is there"
 SEPARATED = "its rx threads exclude it"
 
 
-def plan(draft: Draft, sections: Iterable[FlowSteering]) -> None:
-    """Plan what the sections ask for on every tap of the host, which come and go with guests."""
+def plan(draft: Draft, sections: Iterable[FlowSteering], polled: Collection[int]) -> None:
+    """Plan what the sections ask for on every tap of the host, which come and go with guests.
+
+    polled: CPUs that real-time pollers never leave.
+    """
     given = list(sections)
     taps = [link for link in draft.view.snapshot.links if link.tap]
     for section, _, cpus in one_value(((s, "", s.vhost_cpus) for s in given), "vhost_cpus"):
-        _workers(draft, section, taps, _chosen(draft, section, cpus))
+        check_work(draft, section, "vhost_cpus", cpus, polled)
+        _workers(draft, section, taps, _chosen(draft, section, cpus, polled))
     for section, _, cpus in one_value(((s, "", s.tap_rps) for s in given), "tap_rps"):
         _rps(draft, section, taps, cpus)
 
 
-def _chosen(draft: Draft, section: FlowSteering, cpus: tuple[int, ...]) -> tuple[int, ...]:
+def _chosen(
+    draft: Draft, section: FlowSteering, cpus: tuple[int, ...], polled: Collection[int]
+) -> tuple[int, ...]:
     """Return the CPUs given, checked; of auto the ordinary ones to which no vCPU is bound."""
     snapshot = draft.view.snapshot
     check_cpus(snapshot.topology, section, "vhost_cpus", cpus)
@@ -42,7 +48,8 @@ def _chosen(draft: Draft, section: FlowSteering, cpus: tuple[int, ...]) -> tuple
         )
     if cpus:
         return cpus
-    return tuple(n for n in snapshot.topology.housekeeping if n not in snapshot.vcpus)
+    away = {*snapshot.vcpus, *polled}
+    return tuple(n for n in snapshot.topology.housekeeping if n not in away)
 
 
 def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int, ...]) -> None:
@@ -50,7 +57,7 @@ def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[
         draft.skip(HOST, WHOLE, VHOST_CPUS, "left-alone", "no vhost thread serves a tap now")
         return
     if not cpus:
-        why = "vCPUs are bound to every housekeeping CPU"
+        why = "vCPUs are bound to every housekeeping CPU, or real-time threads poll there"
         draft.skip(HOST, WHOLE, VHOST_CPUS, "left-alone", why)
         return
     reason = f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]"

@@ -45,6 +45,12 @@ class Wanted:
         return int(number.partition(":")[0]) if policy in REALTIME else 0
 
     @property
+    def nice(self) -> int:
+        """The nice level, 0 in a class where it has no meaning."""
+        policy, _, number = self._sched.partition(":")
+        return int(number) if policy in ("other", "batch") else 0
+
+    @property
     def polling(self) -> bool:
         return self.mode == "busy-poll"
 

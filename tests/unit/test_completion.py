@@ -89,6 +89,7 @@ def test_values_that_are_offered_are_taken(name: str) -> None:
     """Alone or with what the option needs beside it; numbers and lists are the user's."""
     beside = {
         "thread_spread": {"thread_cpus": "auto"},
+        "irq_layout.thread_spread": {"irq_layout.thread_cpus": "auto"},
         "thread_policy": {"thread_priority": "5"},
         "irq_layout.thread_policy": {"irq_layout.thread_priority": "5"},
         "rx_thread_policy": {"rx_thread_priority": "5"},

@@ -50,8 +50,9 @@ def test_spans() -> None:
     assert cpulist.parse_spans("4-") == (4, None)
     assert cpulist.parse_spans("2") == (2, 2)
     assert cpulist.parse_spans("0-3") == (0, 3)
-    with pytest.raises(cpulist.ListError):
-        cpulist.parse_spans("0-7:2/4")
+    for grouped in ("0-7:2/4", "0-7:1/8", "0-7:8/8"):
+        with pytest.raises(cpulist.ListError, match="takes no groups"):
+            cpulist.parse_spans(grouped)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ LAYERS = {
     "sysfs": 2,
     "namespaces": 3,
     "parallel": 0,
+    "pollers": 1,
     "settings": 2,
     "sections": 2,
     "options": 2,

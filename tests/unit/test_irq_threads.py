@@ -75,6 +75,23 @@ def test_a_list_of_cpus_is_gone_round() -> None:
     assert [found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)] == ["2", "5", "2", "5"]
 
 
+def test_all_threads_on_all_of_a_list() -> None:
+    plan = decide(host(), policy({"threaded": "on", "thread_cpus": "2,5", "thread_spread": "all"}))
+    found = planned(plan)
+    assert {found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)} == {"2,5"}
+
+
+def test_threads_keep_off_the_cpus_of_vcpus() -> None:
+    """On those of the interrupt that are left, else on the host's."""
+    options = policy({"threaded": "on", "thread_cpus": "auto"})
+    own = {40: (1, 2), 41: (2,), 42: (0,), 43: (3, 4)}
+    start = replace(host(), vcpus=(2, 3, 4))
+    irqs = tuple(replace(irq, cpus=own.get(irq.number, irq.cpus)) for irq in start.irqs)
+    found = planned(decide(replace(start, irqs=irqs), options))
+    cpus = [found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)]
+    assert cpus == ["1", "0-1,5-7", "0", "0-1,5-7"]
+
+
 def test_management_queues_keep_their_interrupts_mode() -> None:
     napi = {"management_queues": "2", "defer_hard_irqs": "1"}
     found = planned(decide(host(), policy({"threaded": "on"}, napi)))

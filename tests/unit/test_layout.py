@@ -14,7 +14,7 @@ from rxlane import cpulist, policy
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Link, Snapshot
+from rxlane.model import Link, Snapshot, Sysctl
 from rxlane.plan import Plan
 from rxlane.revert import revert
 from rxlane.rollback import rollback
@@ -173,6 +173,16 @@ def test_rfs_sizes_follow_the_queues() -> None:
     assert set(values(given_size, "rps-flow-cnt").values()) == {512}
     assert given_size.changes[-1].after == 1024
     assert set(planned(host(), "rps-flow-cnt", rfs="off").values()) == {0}
+
+
+def test_rfs_auto_leaves_a_larger_flow_table_to_the_other_devices() -> None:
+    table = "net.core.rps_sock_flow_entries"
+    start = host(simhost.link(), SECOND)
+    start = replace(start, sysctls=(Sysctl(table, 131072),))
+    plan = decide(start, asked("eth0", rfs="auto"))
+    assert values(plan, table) == {table: 131072}
+    assert set(values(plan, "rps-flow-cnt").values()) == {8192}, "its own share"
+    assert values(decide(start, asked("eth0", rfs="512")), table) == {table: 512}, "as it is said"
 
 
 def test_xps() -> None:

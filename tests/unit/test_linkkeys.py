@@ -68,13 +68,15 @@ def test_wrong_ones_are_told_and_left_out(found: dict[str, str]) -> None:
 
 @given(st.sampled_from(sorted(KEYS)), st.sampled_from(WORDS))
 def test_no_second_grammar(name: str, value: str) -> None:
-    """A value alone is wrong exactly if it is wrong as an option, and in the same words."""
+    """A value alone is wrong exactly if it is wrong as an option, and in the same words but for
+    the names of options.
+    """
     key = KEYS[name]
     said = ""
     try:
         policy.parse([policy.Given(key.kind, "x", ("eth0",), {key.option: value})])
     except RxlaneError as error:
-        said = f"{error.problem} {error.remedy}"
+        said = linkkeys.in_words(f"{error.problem} {error.remedy}", key.kind)
     _, errors = linkkeys.sections("eth0", {name: value}, nowhere)
     assert [f"{error.problem} {error.remedy}" for error in errors] == ([said] if said else [])
 
@@ -95,6 +97,22 @@ def test_a_mistyped_name_has_a_suggestion() -> None:
     _, errors = linkkeys.sections("eth0", {"NAPI_THREDED": "on"}, lambda name: "/etc/x.link")
     text = "[/etc/x.link] NAPI_THREDED=on: unknown option; did you mean NAPI_THREADED?"
     assert [str(error) for error in errors] == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("NAPI_RING_RX", "512", "systemd.link(5)"),
+        ("NAPI_CHANNELS", "4", "systemd.link(5)"),
+        ("NAPI_WORKQUEUE_CPUS", "auto", "the whole host's"),
+        ("NAPI_FOO", "1", "`man 7 rxlane.link`"),
+        ("NAPI_THREAD_POLICY", "fifo", "set NAPI_THREAD_PRIORITY to 1..98"),
+        ("NAPI_IRQ_THREAD_SPREAD", "all", "needs NAPI_IRQ_THREAD_CPUS"),
+    ],
+)
+def test_what_to_write_instead(name: str, value: str, told: str) -> None:
+    _, (error,) = linkkeys.sections("eth0", {name: value}, nowhere)
+    assert told in str(error) and "did you mean" not in str(error)
 
 
 def test_the_database_and_its_files(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def test_malformed_policy_files(data: object) -> None:
         ({"netdev_max_backlog": "0"}, "1..1000000"),
         ({"busy_read": "1001"}, "0..1000"),
         ({"irq_cpu": "1"}, "did you mean irq_cpus"),
+        ({"threaded": "on@0,busy-poll"}, "needs its queues: busy-poll@QUEUES"),
         ({"thread_spread": "all"}, "needs thread_cpus"),
         ({"thread_spread": "some", "thread_cpus": "1"}, "give one of one, all"),
     ],

@@ -53,7 +53,14 @@ def section(values: dict[str, str]) -> Section:
 
 
 IRQ_THREADS = (
-    *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
+    *(
+        "threaded",
+        "thread_cpus",
+        "thread_spread",
+        "thread_policy",
+        "thread_priority",
+        "thread_nice",
+    ),
     "allow_realtime_cpu0",
 )
 

@@ -29,7 +29,8 @@ LEFT_OUT = {  # options that a profile does not set
         *("busy_read", "busy_poll", "workqueue_cpus", "timer_migration", "allow_realtime_cpu0"),
         *("smt_siblings", "vhost_cpus", "tap_rps"),
         *("rx_thread_policy", "rx_thread_priority", "rx_allow_realtime_cpu0"),
-        *("threaded", "thread_cpus", "thread_policy", "thread_priority", "thread_nice"),
+        *("threaded", "thread_cpus", "thread_spread"),
+        *("thread_policy", "thread_priority", "thread_nice"),
     },
     "net-vm-host": {
         *("thread_policy", "thread_priority", "defer_hard_irqs", "gro_flush_timeout"),

@@ -233,8 +233,9 @@ def test_a_refusal_is_no_cause_to_pass_what_somebody_moves_later(tmp_path: Path)
 def test_they_are_read_where_they_matter() -> None:
     assert VHOST_CPUS in stages.reads(asked(vhost_cpus="auto"), ())
     assert VHOST_CPUS in stages.reads(asked(tap_rps="off"), ())
-    assert VHOST_CPUS not in stages.reads(asked(rps="auto"), ())
-    assert VHOST_CPUS in stages.reads(asked(rps="auto"), (VHOST_CPUS,))
+    assert VHOST_CPUS in stages.reads(asked(rps="auto"), ())
+    assert VHOST_CPUS not in stages.reads(asked(rps="0-1"), ())
+    assert VHOST_CPUS in stages.reads(asked(rps="0-1"), (VHOST_CPUS,))
 
 
 # -- reading --------------------------------------------------------------------------------------
