@@ -23,10 +23,10 @@ from rxlane.items import (
 )
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
-from rxlane.model import Snapshot
+from rxlane.model import Link, Snapshot
 from rxlane.places import Folder
-from rxlane.plan import HOST, Change, Entry, Journal, Plan, Skip, Target, phases
-from rxlane.present import load_current
+from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
+from rxlane.present import found_again, load_current
 from rxlane.revert import Carried, carry, originals, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -83,9 +83,10 @@ def apply(
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
+                known = journal and found_again(kernel, journal, before.links)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
-                plan, carried, folders = _plan(before, policy, choose, refused, journal, scope)
-                left = _left(journal, plan, scope, refused)
+                plan, carried, folders = _plan(before, policy, choose, refused, known, scope)
+                left = _left(known, plan, scope, refused)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)
@@ -193,6 +194,7 @@ def _write(
         netns=kernel.netns(),
         netns_cookie=kernel.netns_cookie(),
         left=left,
+        folders=_folders(kernel, journal, carried.entries, before.links),
     )
     _save_first(store, journal, wanted)
     view = View.of(before)
@@ -205,6 +207,17 @@ def _write(
         due = writing.due(targets, carried.optional)
         writing.write([changes[target] for target in due])
     return writing.refused, writing.journal if wanted.entries else None
+
+
+def _folders(
+    kernel: Kernel, journal: Journal | None, entries: Iterable[Entry], links: Iterable[Link]
+) -> tuple[tuple[int, int], ...]:
+    """Return the folders of the devices that entries are of, also of those that are away."""
+    known = dict(journal.folders) if journal else {}
+    names = {link.ifindex: link.name for link in links}
+    indexes = sorted({entry.ifindex for entry in entries} - {HOST_INDEX})
+    found = ((n, known.get(n) or (kernel.folder(names[n]) if n in names else 0)) for n in indexes)
+    return tuple(row for row in found if row[1])
 
 
 def _save_first(store: Store, journal: Journal | None, wanted: Journal) -> None:

@@ -255,7 +255,7 @@ def _verify(args: argparse.Namespace) -> int:
     from rxlane.items import CHEAP_ITEMS
     from rxlane.journal import Store
     from rxlane.kernel import Linux
-    from rxlane.present import load_current
+    from rxlane.present import found_again, load_current
     from rxlane.verify import Verdict, verify_journal
 
     kernel, store = Linux(), Store(args.state)
@@ -267,7 +267,8 @@ def _verify(args: argparse.Namespace) -> int:
     found = Verdict((), ())
     if journal is not None:
         items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
-        found = verify_journal(journal, kernel.observe(None, items))
+        now = kernel.observe(None, items)
+        found = verify_journal(found_again(kernel, journal, now.links), now)
     streams.show(show.verify_json(found) if args.json else show.verify_text(found))
     return 1 if found.drifted else 0
 

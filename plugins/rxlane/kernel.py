@@ -107,6 +107,8 @@ class Kernel(Protocol):
 
     def netns_cookie(self) -> int: ...
 
+    def folder(self, device: str) -> int: ...
+
 
 class Linux:
     """The kernel this process runs on."""
@@ -144,6 +146,14 @@ class Linux:
 
     def netns_cookie(self) -> int:
         return self._netdev.namespace()
+
+    def folder(self, device: str) -> int:
+        """Return the inode of a device's folder, 0 when there is none.
+
+        It is the same for as long as the device is there (kernfs_rename_ns() keeps it), whatever it
+        is called and whichever namespaces it has been in, where it may have got another index.
+        """
+        return self._sysfs.inode(f"sys/class/net/{device}")
 
     def observe(
         self, names: Collection[str] | None = None, items: Collection[str] | None = None

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
+from rxlane.model import Link
 from rxlane.plan import Journal
 
 
@@ -20,6 +24,24 @@ def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[st
         return None, ("a journal of another boot was discarded",)
     refuse_elsewhere(store, journal, kernel)
     return journal, ()
+
+
+def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Journal:
+    """Return the journal with the indexes of devices that came back with other ones.
+
+    In another namespace, whence they came, their own may have been taken.
+    """
+    links, known = list(links), dict(journal.folders)
+    here = {link.ifindex for link in links}
+    lost = {inode: index for index, inode in known.items() if index not in here}
+    if not lost:
+        return journal
+    new = {kernel.folder(li.name): li.ifindex for li in links if li.ifindex not in known}
+    moved = {lost[inode]: index for inode, index in new.items() if inode in lost}
+    entries = tuple(
+        replace(e, ifindex=moved[e.ifindex]) if e.ifindex in moved else e for e in journal.entries
+    )
+    return replace(journal, entries=entries) if moved else journal
 
 
 def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> None:

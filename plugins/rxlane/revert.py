@@ -132,8 +132,9 @@ def speaks_for(scope: Container[str] | None, target: Target, entries: Iterable[E
 def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
     """Return the originals of devices that are not here now, with nothing wanted of them.
 
-    A device that is moved to another network namespace comes back with its index and, for all the
-    kernel does, with our settings: without these entries they would pass for its own. Once another
+    A device that is moved to another network namespace comes back with its index, or is known by
+    its folder, and, for all the kernel does, with our settings: without these entries they would
+    pass for its own. Once another
     device has the name it is no longer waited for.
     """
     present = {HOST_INDEX, *(link.ifindex for link in links)}

@@ -14,7 +14,7 @@ from rxlane.journal import GivenUp, Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
-from rxlane.present import load_current
+from rxlane.present import found_again, load_current
 from rxlane.revert import dormant, renamed, speaks_for
 from rxlane.settings import View
 from rxlane.writing import missing, nearest, put_back
@@ -59,6 +59,7 @@ def bring_back(
         return RolledBack(0, (), notes)
     wanted = {e.item for e in journal.entries} | CHEAP_ITEMS
     before = kernel.observe(None, wanted)
+    journal = found_again(kernel, journal, before.links)
     if for_good:
         _give_up(store, devices, before)
     here = renamed(journal.entries, before.links)

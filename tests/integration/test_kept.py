@@ -282,6 +282,26 @@ def test_tuned_that_comes_back_with_another_profile(guest: Host) -> None:
     assert differing(before, guest.settings()) == {}
 
 
+@pytest.mark.kernels(OURS)
+def test_a_nic_that_comes_back_with_another_index_gets_its_originals(guest: Host) -> None:
+    """Where it was, another device had its index; our settings came back with it."""
+    before = guest.settings()
+    nic = device_of(guest, "vmxnet3")
+    index = ("cat", f"/sys/class/net/{nic}/ifindex")
+    had = guest.run(*index).stdout.strip()
+    guest.run("rxlane", "apply", *WORDS, nic)
+    there_and_back = (
+        f"ip netns add away && ip -n away link add taken index {had} type veth peer name other"
+        f" && ip link set {nic} netns away && ip -n away link set {nic} netns 1"
+        f" && ip netns delete away && ip link set {nic} up"
+    )
+    guest.run("sh", "-c", there_and_back)
+    assert guest.run(*index).stdout.strip() != had and differing(before, guest.settings())
+    guest.run("rxlane", "apply", *WORDS, nic)
+    guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
 # -- confirm ----------------------------------------------------------------------------------
 
 

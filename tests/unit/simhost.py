@@ -196,6 +196,7 @@ class SimHost(SimKernel):
         self.boot = boot
         self.namespaces = {"self": 4026531840, "1": 4026531840}  # network namespaces by process
         self.cookie = 0  # of its own one
+        self.folders: dict[str, int] = {}  # inodes by device
 
     def boot_id(self) -> str:
         return self.boot
@@ -205,6 +206,9 @@ class SimHost(SimKernel):
 
     def netns_cookie(self) -> int:
         return self.cookie
+
+    def folder(self, device: str) -> int:
+        return self.folders.get(device, 0)
 
     def refresh(self, before: Snapshot, names: Collection[str], items: Collection[str]) -> Snapshot:
         return self.observe(names)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,41 @@ def test_without_a_boot_id_no_journal_is_of_another_boot(
     with pytest.raises(RxlaneError, match="boot_id cannot be read"):
         rollback(host, store)
     assert store.load() == kept
+
+
+@pytest.mark.parametrize("laid_out_again", [False, True])
+def test_back_with_another_index_it_is_the_same_device(
+    host: SimHost, store: Store, laid_out_again: bool
+) -> None:
+    """Where it was, a container's own eth0 had its index; our settings came back with it."""
+    before = simhost.settings(host)
+    host.folders["eth0"] = 1176270
+    apply(host, store, policy(**FULL))
+    away = host.links.pop("eth0")
+    host.links["eth0"] = replace(away, ifindex=away.ifindex + 4)
+    if laid_out_again:
+        assert apply(host, store, policy(**FULL)).written == 0
+    back = rollback(host, store)
+    assert back.written and simhost.settings(host) == before and store.load() is None
+
+
+def test_others_may_be_laid_out_while_it_is_away(store: Store) -> None:
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
+    before = simhost.settings(host)
+    host.folders = {"eth0": 1176270, "eth1": 1176271}
+    apply(host, store, policy(**FULL))
+    away = host.links.pop("eth0")
+    apply(host, store, policy(**{**FULL, "thread_nice": "6"}))
+    host.links["eth0"] = replace(away, ifindex=away.ifindex + 4)
+    apply(host, store, policy(**FULL))
+    assert not rollback(host, store).pending and simhost.settings(host) == before
+
+
+def test_another_device_of_that_name_is_not_the_same(host: SimHost, store: Store) -> None:
+    host.folders["eth0"] = 1176270
+    apply(host, store, policy(**FULL))
+    away = host.links.pop("eth0")
+    host.links["eth0"], host.folders["eth0"] = replace(away, ifindex=away.ifindex + 4), 1176842
+    ours = simhost.settings(host)
+    assert rollback(host, store).written == 0 and simhost.settings(host) == ours
