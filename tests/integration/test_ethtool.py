@@ -27,8 +27,8 @@ SETTINGS = {
 }  # fmt: skip
 # Empty, signs, blanks, trailing garbage, no digits, other bases, beyond 64 bits.
 NO_NUMBER = (
-    "", "-1", "-0", "+1", " 1", "1 ", "1x", "1,2", "1.0", "0x", "0xg", "0x-1", "x1", "foo", "all",
-    str(2**64), hex(2**64), str(-(2**64) + 1), "9" * 40,
+    "", "-1", "-0", "+1", " 1", "1 ", "1x", "1,2", "1.0", "0x", "0xg", "0x-1", "0x0x1", "x1", "foo",
+    "all", str(2**64), hex(2**64), str(-(2**64) + 1), "9" * 40,
 )  # fmt: skip
 NO_MASK = ("", "0", "0x", "0x0", "g", "-1", "+1", " 1", "1 ", "1,2", f"1{'0' * 1024}")
 NO_MODE = ("", "0", "1", "2", "ON", "on ", "onn", "busy", "busy_poll", "mixed", "-1", "0x1")
