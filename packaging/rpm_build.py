@@ -39,9 +39,10 @@ def lint(specs: Sequence[Path], rpms: Sequence[Path], config: str, work: Path, e
 
 
 def collect(rpms: Sequence[Path], output: Path, label: str) -> None:
-    """Copy the packages into `output` in place of what was there, and print their sums."""
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    """Copy the packages into `output` in place of those that were there, and print their sums."""
+    output.mkdir(parents=True, exist_ok=True)
+    for old in output.glob("*.rpm"):
+        old.unlink()
     for rpm in rpms:
         shutil.copy2(rpm, output)
         print(f"{label}: {hashlib.sha256(rpm.read_bytes()).hexdigest()}  {rpm.name}")

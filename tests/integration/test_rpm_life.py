@@ -26,6 +26,7 @@ NAMES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-pat
 WAITING = NAMES[:3]
 SITE = "/usr/lib/python3.12/site-packages"
 LED = "/usr/lib/python3/dist-packages"
+PRESETS = "/usr/lib/systemd/system-preset"
 PROFILE = "net-low-latency"
 RPM = ("rpm", "--nodeps", "--nosignature")
 
@@ -49,6 +50,8 @@ def host() -> Iterator[Host]:
         vm.run(["systemctl", "stop", "irqbalance"], timeout=60)
         vm.put(f"{SITE}\n".encode(), f"{LED}/as-on-rhel.pth")
         vm.run(["mkdir", "-p", f"{SITE}/tuned/plugins"])
+        # As Fedora's and RHEL's release packages have it.
+        vm.put(b"disable *\n", f"{PRESETS}/99-default-disable.preset")
         vm.run(["rpm", "--initdb"])
         yield Host(OURS, vm)
         vm.check_splats()
@@ -71,6 +74,7 @@ def test_life_of_the_packages(host: Host) -> None:
     rpm(host, "-i", *packages(RPMS))
     lead_tuned(host)
     assert host.run("stat", "-c", "%a %U", "/var/lib/rxlane").stdout.split() == ["700", "root"]
+    assert host.run("systemctl", "is-enabled", "rxlane-boot").stdout.strip() == "enabled"
     host.run("tuned-adm", "profile", PROFILE, timeout=180)
     applied, running = host.settings(), threads(host)
     assert applied != settings and running

@@ -19,7 +19,7 @@ NAMES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-pat
 SITE = "usr/lib/python3.12/site-packages"
 # What only one of the two kinds of packages has, and where they differ in the same thing.
 ONLY_DEB = ("usr/share/doc/", "usr/share/lintian/")
-ONLY_RPM = ("usr/share/doc/", "usr/share/licenses/")
+ONLY_RPM = ("usr/share/doc/", "usr/share/licenses/", "usr/lib/systemd/system-preset/")
 RENAMED = (("usr/lib/python3/dist-packages", SITE), ("lib/systemd/", "usr/lib/systemd/"))
 
 Content = dict[str, tuple[int, bytes]]

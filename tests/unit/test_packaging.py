@@ -316,6 +316,9 @@ def test_every_package_with_a_part_in_an_apply_keeps_back() -> None:
     assert named is not None and tuple(named[1].split()) == PACKAGES[:3]
 
 
+RELOAD = "systemctl daemon-reload"
+
+
 def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
     (host.root / "run/systemd/system").mkdir(parents=True)
     database = host.root / "run/udev/data"
@@ -328,18 +331,26 @@ def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
     }.items():
         (database / name).write_text(text)
     host.script("rxlane.preinst", "upgrade", "0.1.0", "0.2.0")
-    assert host.script("rxlane.postinst", "configure", "0.1.0") == [], "an upgrade"
+    assert configured(host, "0.1.0") == [], "an upgrade"
     started = ["systemctl start --no-block rxlane-link@2.service"]
     assert installed(host, "") == started
     # Removed and not purged, then installed.
     assert installed(host, "0.1.0") == started * 2
-    assert host.script("rxlane.postinst", "configure", "0.2.0") == started * 2, "an upgrade"
+    assert configured(host, "0.2.0") == started * 2, "an upgrade"
 
 
 def installed(host: Host, before: str) -> list[str]:
-    """Install the command; before: the version that dpkg remembers. What all scripts called."""
+    """Install the command; before: the version that dpkg remembers. What all scripts called, but
+    that systemd reads its units again.
+    """
     host.script("rxlane.preinst", "install", *([before, "0.2.0"] if before else []))
-    return host.script("rxlane.postinst", "configure", before)
+    return configured(host, before)
+
+
+def configured(host: Host, before: str) -> list[str]:
+    called = host.script("rxlane.postinst", "configure", before)
+    assert (RELOAD in called) == (host.root / "run/systemd/system").exists()
+    return [one for one in called if one != RELOAD]
 
 
 def test_without_systemd_nothing_is_started(host: Host) -> None:
