@@ -15,8 +15,12 @@ from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
 
 # Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
-# e1000e "eth0-rx-0", igb and ixgbe "eth0-TxRx-3", vmxnet3 "eth0-rxtx-3", mlx5 "mlx5_comp3@pci:".
-_IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp)(\d+)(?:@.*)?$", re.I)
+# e1000e "eth0-rx-0", igb and ixgbe "eth0-TxRx-3", vmxnet3 "eth0-rxtx-3", mlx5 "mlx5_comp3@pci:",
+# bnx2x and qede "eth0-fp-3".
+_IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp|fp-)(\d+)(?:@.*)?$", re.I)
+# Of others that share the PCI device: the Flow Director's and the control VSI of i40e and ice
+# ("i40e-0000:5e:00.0:fdir-TxRx-0"), subfunctions of mlx5.
+_OTHERS = re.compile(r":(?:fdir|ctrl)-|_sf_comp", re.I)
 # And to one that serves TX queue N alone: "virtio0-output.3", "eth0-tx-0".
 _TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)-tx-)(\d+)$", re.I)
 
@@ -33,6 +37,8 @@ def irq_queue(name: str) -> Named | None:
 
     An interrupt that serves both is its RX queue's.
     """
+    if _OTHERS.search(name):
+        return None
     for kind, pattern in (("rx", _IRQ_NAME), ("tx", _TX_IRQ_NAME)):
         match = pattern.search(name)
         if match is not None:
@@ -51,15 +57,32 @@ def _driver(sysfs: Sysfs, name: str) -> str:
     return "" if target is None else target.rpartition("/")[2]
 
 
-def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
-    """Return {queue: IRQs} by action names among the device's MSI vectors.
-
-    virtio devices hang below the PCI device that owns the vectors.
-    """
-    found: dict[Named, list[int]] = {}
+def _vectors(sysfs: Sysfs, name: str) -> list[int]:
+    """Return the device's MSI vectors: virtio devices hang below the PCI device that owns them."""
     base = f"sys/class/net/{name}/device"
     numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
-    for number in sorted(int(n) for n in numbers if n.isdigit()):
+    return sorted(int(n) for n in numbers if n.isdigit())
+
+
+def _with_only_irq(sysfs: Sysfs, name: str, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    """Return the queues, where the one that receives has the device's only vector if no other.
+
+    r8169 and others call it as the device.
+    """
+    own = [queue for queue in queues if queue.kind == "rx"]
+    if len(own) != 1 or own[0].irq is not None:
+        return queues
+    found = _vectors(sysfs, name)
+    if len(found) != 1 or not sysfs.folders(f"proc/irq/{found[0]}"):
+        return queues
+    linked = replace(own[0], irq=found[0], irq_source="only")
+    return tuple(linked if queue is own[0] else queue for queue in queues)
+
+
+def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
+    """Return {queue: IRQs} by action names among the device's MSI vectors."""
+    found: dict[Named, list[int]] = {}
+    for number in _vectors(sysfs, name):
         for action in sysfs.folders(f"proc/irq/{number}"):
             queue = irq_queue(action)
             if queue is not None:
@@ -178,10 +201,15 @@ def read(
     base = f"sys/class/net/{row.name}"
     # Most files of a device are in the folder of its hardware, which virtual ones lack.
     real = sysfs.exists(f"{base}/device")
-    irqs = _device_irqs(sysfs, row.name) if real else {}
+    # A representor's device is the port's, whose interrupts are no queue's of its own.
+    foreign = bool(rows) and not napis and all(one.napi_id is None for one in rows)
+    own = real and not foreign
+    irqs = _device_irqs(sysfs, row.name) if own else {}
     driver = _driver(sysfs, row.name) if real else row.kind
     allocated = row.rx_allocated if driver in SPARE_NAPIS else 0
     queues = link_queues(_queue_counts(sysfs, row.name), rows, napis, irqs, allocated)
+    if own and len(napis) < 2:
+        queues = _with_only_irq(sysfs, row.name, queues)
     physical = real and _is_physical(sysfs, row.name)
     return Link(
         name=row.name,

@@ -46,14 +46,15 @@ class Driver(Asking):
         count = self._count(device)
         if not 0 < count <= MOST:
             return {}
-        if (device, count) not in self._names:
-            self._names[device, count] = self._strings(device, count)
+        names = self._names.get((device, count)) or self._strings(device, count)
         head = struct.pack("=II", u.ETHTOOL_GSTATS, count)
         data = self.ask(device, head + bytes(8 * count))
-        if data is None:
+        # With channels it may have got other counters since, of which the kernel then tells none.
+        if data is None or not names or not data.startswith(head):
             return {}
+        self._names[device, count] = names
         values = struct.unpack_from(f"={count}Q", data, len(head))
-        return packets_of(zip(self._names[device, count], values, strict=True))
+        return packets_of(zip(names, values, strict=True))
 
     def _count(self, device: str) -> int:
         head = struct.pack("=IIQ", u.ETHTOOL_GSSET_INFO, 0, 1 << u.ETH_SS_STATS)
@@ -63,8 +64,11 @@ class Driver(Asking):
         return int(struct.unpack_from("=I", data, len(head))[0])
 
     def _strings(self, device: str, count: int) -> list[str]:
+        """Return the counters' names, nothing where these are not as many by now."""
         head = struct.pack("=III", u.ETHTOOL_GSTRINGS, u.ETH_SS_STATS, count)
-        data = self.ask(device, head + bytes(u.ETH_GSTRING_LEN * count)) or b""
+        data = self.ask(device, head + bytes(u.ETH_GSTRING_LEN * count))
+        if data is None or not data.startswith(head):
+            return []
         rows = (
             data[len(head) + n * u.ETH_GSTRING_LEN :][: u.ETH_GSTRING_LEN] for n in range(count)
         )

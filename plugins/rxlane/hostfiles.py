@@ -56,12 +56,22 @@ def virtual(sysfs: Sysfs) -> bool:
     flags = re.search(r"^flags\s*:(.*)$", sysfs.start("proc/cpuinfo"), re.M)
     if flags is not None:
         return "hypervisor" in flags[1].split()
-    tree = "sys/firmware/devicetree/base/hypervisor"
-    return sysfs.exists(tree) or sysfs.read("sys/class/dmi/id/sys_vendor") in VENDORS
+    if sysfs.exists("sys/firmware/devicetree/base/hypervisor"):
+        return True
+    said = {name: sysfs.read(f"sys/class/dmi/id/{name}") or "" for name in FIRMWARE}
+    return not said["product_name"].endswith(METAL) and any(
+        text.startswith(MACHINES) for text in said.values()
+    )
 
 
-# Of machines that exist in software only.
-VENDORS = ("QEMU", "VMware, Inc.")
+# What the firmware of virtual machines says, as systemd-detect-virt(1) knows it.
+FIRMWARE = ("product_name", "sys_vendor", "board_vendor", "bios_vendor", "product_version")
+MACHINES = (
+    *("QEMU", "KVM", "OpenStack", "KubeVirt", "Amazon EC2", "Google Compute Engine", "Hyper-V"),
+    *("VMware", "VMW", "VirtualBox", "innotek GmbH", "Xen", "Bochs", "Parallels", "BHYVE"),
+    "Apple Virtualization",
+)
+METAL = ".metal"  # of Amazon's machines that are none
 
 
 def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:

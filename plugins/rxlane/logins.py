@@ -16,6 +16,8 @@ from rxlane import rtnetlink
 from rxlane.sysfs import Sysfs
 
 SLICES = "sys/fs/cgroup/user.slice"
+SYSTEM = "sys/fs/cgroup/system.slice"
+_SERVICE = re.compile(r"(?:sshd?|dropbear)(?:@.*)?\.service")
 # The client's address and port, the server's address and port.
 _SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=([^\s\0]+) (?:[^\s\0]+ ([^\s\0]+))?")
 DEPTH = 64  # of the ancestors looked at, and of devices upon devices
@@ -48,6 +50,13 @@ def ancestors(sysfs: Sysfs, pid: int) -> list[int]:
     return found
 
 
+def services(sysfs: Sysfs) -> Iterable[str]:
+    """Yield the folders of what lets people in: without PAM, a login's processes stay there."""
+    for name in sysfs.folders(SYSTEM):
+        if _SERVICE.fullmatch(name):
+            yield f"{SYSTEM}/{name}"
+
+
 def sessions(sysfs: Sysfs) -> Iterable[str]:
     """Yield the folders of systemd's login sessions."""
     for user in sysfs.folders(SLICES):
@@ -73,6 +82,9 @@ def look(sysfs: Sysfs, pid: int | None = None) -> Logins:
         own = processes(sysfs, session)
         told |= {one: _ends(sysfs, one) for one in own.difference(told)}
         hidden |= _hides(sysfs, session, {one: told[one] for one in own})
+    for service in services(sysfs):
+        # What cannot be read of these hides nothing: as a rule nobody's login is there.
+        told |= {one: _ends(sysfs, one) for one in processes(sysfs, service).difference(told)}
     return Logins(frozenset().union(*(ends for ends in told.values() if ends)), hidden)
 
 
@@ -114,9 +126,18 @@ def devices(
     """Return the devices that may carry one of the logins. names: by ifindex, as the kernel has it.
 
     Packets come in by the device with the server's address, of a VRF as well, or by another; what
-    is known of the way back is the route that the server's address takes.
+    is known of the way back is the route that the server's address takes. Where that is a tunnel, a
+    switch of another kind or the host itself, any hardware may be what carries it.
     """
-    servers = {server for _, server in connections if server}
-    indexes = {*(holders(servers) if servers else ()), *(route(*one) for one in connections)}
-    own = (below(sysfs, names[index]) for index in indexes if index in names)
-    return tuple(sorted({name for each in own for name in each}))
+    found: set[str] = set()
+    for client, server in connections:
+        indexes = {*(holders([server]) if server else ()), route(client, server)}
+        own = {name for n in indexes if n in names for name in below(sysfs, names[n])}
+        found |= own
+        if not any(_is_hardware(sysfs, name) for name in own):
+            found.update(name for name in names.values() if _is_hardware(sysfs, name))
+    return tuple(sorted(found))
+
+
+def _is_hardware(sysfs: Sysfs, name: str) -> bool:
+    return sysfs.exists(f"sys/class/net/{name}/device")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from rxlane import request, streams
+from rxlane import request, sanitize, streams
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
@@ -175,5 +175,6 @@ def link(args: argparse.Namespace) -> int:
 def record(args: argparse.Namespace) -> int:
     from rxlane import codec
 
-    _write("-" if args.file is None else args.file, codec.dumps(_observe()))
+    text = sanitize.without_addresses(codec.dumps(_observe()))
+    _write("-" if args.file is None else args.file, text)
     return 0

@@ -35,7 +35,8 @@ class Queue:
     """A hardware queue, where its NAPI and IRQ are known from, and how its flows are steered.
 
     napi_source: netdev (queue-get said so), order (as many NAPIs as RX queues, ascending),
-    unknown. irq_source: netdev (napi-get said so), irq-name (the action's name), unknown.
+    unknown. irq_source: netdev (napi-get said so), irq-name (the action's name), only
+    (the device has no other), unknown.
     rps_* are of RX queues, xps_* of TX queues; the kernel has none for a device's only TX queue.
     """
 

@@ -237,11 +237,15 @@ class _Maker:
             y += height
 
     def _cores(self, node: int) -> list[tuple[Cpu, ...]]:
-        """Return the cores of a node by their first CPU; an offline CPU is shown in its core."""
-        cores: dict[tuple[int, int], list[Cpu]] = {}
+        """Return the cores of a node by their first CPU.
+
+        Not by their numbers: those begin anew in each cluster of some machines, and the kernel
+        tells none of an offline CPU, which is shown by itself.
+        """
+        cores: dict[int, list[Cpu]] = {}
         for cpu in self._snapshot.topology.cpus:
             if cpu.node == node:
-                cores.setdefault((cpu.package, cpu.core), []).append(cpu)
+                cores.setdefault(min((cpu.number, *cpu.siblings)), []).append(cpu)
         return sorted((tuple(own) for own in cores.values()), key=lambda core: core[0].number)
 
     def _kind(self, core: tuple[Cpu, ...]) -> tuple[bool, str]:

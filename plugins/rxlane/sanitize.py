@@ -7,16 +7,34 @@ file does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from rxlane.errors import legible
 from rxlane.model import Link, Snapshot
 
+# NamePolicy=mac of systemd.link(5), by the kind of the device.
+_ADDRESS = re.compile(r"(?<![0-9a-z])(?:en|wl|ww|sl|ib)x[0-9a-f]{12}(?![0-9a-z])")
+LEAST = 6  # letters of such a name that tell something of an address
+
 
 def lines(text: str) -> str:
     """Return the text with no control characters but the ends of its lines."""
     return "\n".join(legible(line) for line in text.split("\n"))
+
+
+def without_addresses(text: str) -> str:
+    """Return a recording without the hardware addresses that systemd makes names of.
+
+    Interfaces on USB are called enx8cae4cdd1234, and their threads begin so as far as a task's name
+    goes: each gets a number in its place.
+    """
+    for number, name in enumerate(sorted(set(_ADDRESS.findall(text)))):
+        other = f"{name[:3]}{number + 1:012x}"
+        for length in range(len(name), LEAST - 1, -1):
+            text = re.sub(rf"(?<![0-9a-z]){name[:length]}", other[:length], text)
+    return text
 
 
 def host(snapshot: Snapshot, links: Iterable[Link]) -> tuple[Snapshot, list[Link]]:

@@ -17,6 +17,7 @@ import pytest
 from rxlane import claims, codec, confirm, guard, rtnetlink
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Store
+from rxlane.model import Thread
 from unit import simhost
 from unit.commands import Captured, root_of_a_host, run
 from unit.simhost import SimHost
@@ -339,6 +340,19 @@ def test_record_writes_a_snapshot(host: SimHost, capsys: Captured, tmp_path: Pat
     status, out, _ = run(capsys, "record")
     assert status == 0 and codec.loads(type(host.observe()), out, "x") == host.observe()
     assert run(capsys, "record", str(tmp_path / "no" / "file"))[0] == 2
+
+
+def test_a_recording_has_no_address_in_a_name(host: SimHost, capsys: Captured) -> None:
+    name = "enx8cae4cdd1234"
+    link = replace(host.links.pop("eth0"), name=name)
+    host.links[name] = link
+    pid = next(iter(host.threads), 77)
+    host.threads[pid] = Thread(pid, f"napi/{name}"[:15], "other", 0, 0, (0,))
+    host.links[name] = replace(link, napis=(replace(link.napis[0], pid=pid), *link.napis[1:]))
+    _, out, _ = run(capsys, "record")
+    found = codec.loads(type(host.observe()), out, "x")
+    assert found.links[0].name == "enx000000000001" and "8cae" not in out
+    assert [thread.name for thread in found.threads] == ["napi/enx0000000"]
 
 
 def test_damaged_journal_is_not_passed_over(

@@ -53,6 +53,9 @@ def test_classes_without_nice_levels(more: dict[str, str]) -> None:
     assert caught.value.option == "thread_nice"
 
 
+AMAZON = {"sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}
+
+
 @pytest.mark.parametrize(
     ("files", "virtual"),
     [
@@ -63,6 +66,9 @@ def test_classes_without_nice_levels(more: dict[str, str]) -> None:
         ({"sys/firmware/devicetree/base/hypervisor/compatible": "linux,kvm"}, True),
         ({"sys/class/dmi/id/sys_vendor": "QEMU\n"}, True),
         ({"sys/class/dmi/id/sys_vendor": "Dell Inc.\n"}, False),
+        ({"sys/class/dmi/id/product_name": "KVM Virtual Machine\n"}, True),
+        (AMAZON | {"sys/class/dmi/id/product_name": "m7g.large\n"}, True),
+        (AMAZON | {"sys/class/dmi/id/product_name": "m7g.metal\n"}, False),
         ({}, False),
     ],
 )

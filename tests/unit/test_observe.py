@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,11 @@ from unit.filetree import tree
         ("ens1f0-rxtx-2", ("rx", 2)),
         ("eth0-Tx-Rx-1", ("rx", 1)),
         ("mlx5_comp5@pci:0000:3b:00.0", ("rx", 5)),
+        ("eth0-fp-3", ("rx", 3)),
+        ("i40e-eth0-TxRx-3", ("rx", 3)),
+        ("i40e-0000:5e:00.0:fdir-TxRx-0", None),
+        ("ice-0000:5e:00.0:ctrl-TxRx-0", None),
+        ("mlx5_sf_comp0@pci:0000:3b:00.0", None),
         ("eth0", None),
         ("nvme0q1", None),
     ],
@@ -217,6 +223,45 @@ def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> No
     ):
         (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
     assert devices._device_irqs(sysfs, "eth0") == {("rx", 0): [42], ("tx", 0): [43]}
+
+
+def card(tmp_path: Path, actions: Mapping[int, str], queues: int = 1) -> Sysfs:
+    """An interface of a PCI device with these vectors."""
+    device = tmp_path / "sys/class/net/eth0/device"
+    for number, action in actions.items():
+        (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
+        (device / "msi_irqs").mkdir(parents=True, exist_ok=True)
+        (device / f"msi_irqs/{number}").write_text("msix")
+    for number in range(queues):
+        (tmp_path / f"sys/class/net/eth0/queues/rx-{number}").mkdir(parents=True)
+    return Sysfs(tmp_path)
+
+
+ROW = LinkRow(2, "eth0", True)
+
+
+@pytest.mark.parametrize(
+    ("actions", "queues", "irq"),
+    [
+        ({127: "eth0"}, 1, (127, "only")),
+        ({127: "eth0"}, 2, (None, "unknown")),
+        ({127: "eth0", 128: "other"}, 1, (None, "unknown")),
+    ],
+)
+def test_a_device_with_one_vector(
+    tmp_path: Path, actions: dict[int, str], queues: int, irq: tuple[int | None, str]
+) -> None:
+    found = devices.read(card(tmp_path, actions, queues), ROW, [Napi(5)], [], (), wide=False)
+    assert (found.queues[0].irq, found.queues[0].irq_source) == irq
+
+
+def test_a_representor_has_none_of_its_ports_interrupts(tmp_path: Path) -> None:
+    sysfs = card(tmp_path, {101: "eth9-TxRx-0"})
+    own = devices.read(sysfs, ROW, [Napi(5)], [], (), wide=False)
+    assert own.queues[0].irq == 101
+    row = QueueRow(2, "rx", 0, None)
+    other = devices.read(sysfs, ROW, [], [row], (), wide=False)
+    assert other.queues[0].irq is None
 
 
 def test_unreadable_files_are_absent(tmp_path: Path) -> None:

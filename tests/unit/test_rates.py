@@ -209,6 +209,31 @@ def test_sources_and_files(tmp_path: Path) -> None:
     assert found.counts["eth0"] == Counts({}, 77, None)
 
 
+@pytest.mark.parametrize("after", [2, 0])
+def test_counters_that_became_others_meanwhile(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """The kernel tells of none where there are not as many as it is asked for."""
+    count, asked = [2], list[int]()
+
+    def ask(_: gstats.Driver, device: str, request: bytes) -> bytes:
+        command, number = struct.unpack_from("=II", request)
+        asked.append(command)
+        if command == u.ETHTOOL_GSSET_INFO:
+            return struct.pack("=IIQI", command, 0, 1, 2)
+        if command == u.ETHTOOL_GSTRINGS:
+            return request[:12] + b"".join(
+                f"rx{n}_packets".encode().ljust(32, b"\0") for n in (0, 1)
+            )
+        head = struct.pack("=II", command, number if count[0] == number else 0)
+        return head + struct.pack("=2Q", *((7, 8) if count[0] == number else (0, 0)))
+
+    monkeypatch.setattr(gstats.Driver, "ask", ask)
+    driver = gstats.Driver()
+    assert driver.received("eth0") == {0: 7, 1: 8}
+    count[0] = after
+    assert driver.received("eth0") == ({0: 7, 1: 8} if after == 2 else {})
+    driver.close()
+
+
 def test_the_ioctl_on_this_host() -> None:
     """Every host has lo, whose driver counts nothing; a device that is not there is no error."""
     driver = gstats.Driver()

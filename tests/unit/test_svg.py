@@ -65,6 +65,20 @@ def shown_places(host: Snapshot) -> list[marks.Place]:
     return [place for place in marks.places(host) if place.link.name in up]
 
 
+def test_cores_are_told_by_their_siblings() -> None:
+    """Clusters count theirs from 0 again; of an offline CPU the kernel tells no core at all."""
+    start = synthetic.snapshot(
+        {"cpus": [{"count": 8, "node": 0, "package": 0}], "links": [{"name": "eth0", "rx": 1}]}
+    )
+    cpus = tuple(
+        replace(cpu, core=cpu.number % 4, online=cpu.number < 6) for cpu in start.topology.cpus
+    )
+    host = replace(start, topology=replace(start.topology, cpus=cpus))
+    check(host)
+    rows = [row.cpus for band in picture.layout(host, host.links).bands for row in band.rows]
+    assert [[cpu.number for cpu in row] for row in rows] == [[n] for n in range(8)]
+
+
 @pytest.mark.parametrize("name", names())
 def test_cards_and_cores_do_not_overlap(name: str) -> None:
     host = laid_out(name)

@@ -193,7 +193,34 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
 
     found = logins.devices(sysfs, pairs, names, route, holders)
     assert found == ("bond0", "eth0", "eth1", "eth3", "eth7"), "it may come in by another device"
-    assert asked == [{"10.0.0.1", "fe80::1%eth3"}]
+    assert sorted(map(sorted, asked)) == [["10.0.0.1"], ["fe80::1%eth3"]]
+
+
+def test_a_login_over_a_tunnel_may_come_by_any_hardware(tmp_path: Path) -> None:
+    """As over a bridge of Open vSwitch, or a tunnel that ends in a program on this host."""
+    for name in ("eth0/device", "eth1/device", "tun0"):
+        (tmp_path / "sys/class/net" / name).mkdir(parents=True)
+    names, sysfs = {1: "lo", 2: "eth0", 3: "eth1", 4: "tun0"}, Sysfs(tmp_path)
+
+    def over(index: int) -> tuple[str, ...]:
+        pair = ("10.0.0.9", "10.0.0.1")
+        return logins.devices(sysfs, [pair], names, lambda *_: index, lambda _: {index})
+
+    assert over(2) == ("eth0",)
+    assert over(4) == ("eth0", "eth1", "tun0") and over(1) == ("eth0", "eth1", "lo")
+
+
+@pytest.mark.parametrize("unit", ["ssh.service", "sshd@3-10.0.0.1:22.service", "dropbear.service"])
+def test_a_login_without_a_session(tmp_path: Path, unit: str) -> None:
+    """Without PAM a login's processes stay with the service, of which TuneD is no child."""
+    process(tmp_path, 70, 1)
+    process(tmp_path, 50, 1, "SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22")
+    for name, pids in ((unit, "50\n60\n"), ("tuned.service", "70\n")):
+        service = tmp_path / "sys/fs/cgroup/system.slice" / name
+        service.mkdir(parents=True)
+        (service / "cgroup.procs").write_text(pids)
+    pair = ("10.0.0.9", "10.0.0.1")
+    assert logins.look(Sysfs(tmp_path), 70) == logins.Logins(frozenset([pair]), hidden=False)
 
 
 def session(root: Path, name: str, *pids: int) -> Path:
