@@ -120,18 +120,18 @@ def devices(
     sysfs: Sysfs,
     connections: Collection[Ends],
     names: dict[int, str],
-    route: Callable[[str, str], int | None] = rtnetlink.route,
+    routes: Callable[[str, str], Iterable[int]] = rtnetlink.routes,
     holders: Callable[[Iterable[str]], Iterable[int]] = rtnetlink.holders,
 ) -> tuple[str, ...]:
     """Return the devices that may carry one of the logins. names: by ifindex, as the kernel has it.
 
     Packets come in by the device with the server's address, of a VRF as well, or by another; what
-    is known of the way back is the route that the server's address takes. Where that is a tunnel, a
-    switch of another kind or the host itself, any hardware may be what carries it.
+    is known of the way back are the routes that the server's address takes. Where that is a tunnel,
+    a switch of another kind or the host itself, any hardware may be what carries it.
     """
     found: set[str] = set()
     for client, server in connections:
-        indexes = {*(holders([server]) if server else ()), route(client, server)}
+        indexes = {*(holders([server]) if server else ()), *routes(client, server)}
         own = {name for n in indexes if n in names for name in below(sysfs, names[n])}
         found |= own
         if not any(_is_hardware(sysfs, name) for name in own):

@@ -34,6 +34,7 @@ _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, fla
 _IFADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
 _ROUTE = struct.Struct("=BBBBBBBBI")
+_NEXTHOP = struct.Struct("=HBBi")  # struct rtnexthop: len, flags, hops, ifindex
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,36 +180,53 @@ def parse_address(body: bytes) -> tuple[int, bytes | None]:
     return _IFADDR.unpack_from(body)[-1], found.get(u.IFA_LOCAL, found.get(u.IFA_ADDRESS))
 
 
-def route(address: str, source: str = "") -> int | None:
-    """Return the index of the device by which packets to the IP address leave, None for none.
+def routes(address: str, source: str = "") -> set[int]:
+    """Return the indexes of the devices by which packets to the IP address may leave.
 
     A link-local address names its device itself, as in fe80::1%eth0. source: the packets' own
     address, by which the host may choose another route; one that is not the host's is left out.
     """
     number, _, zone = address.partition("%")
     if zone:
-        return next((row.ifindex for row in links() if row.name == zone), None)
+        return {row.ifindex for row in links() if row.name == zone}
     known, own = pack_ip(number), pack_ip(source)
     if known is None:
-        return None
+        return set()
     if own is not None and own[0] == known[0]:
         found = _leaving(*known, own[1])
-        if found is not None:
+        if found:
             return found
     return _leaving(*known)
 
 
-def _leaving(family: int, address: bytes, source: bytes = b"") -> int | None:
-    body = _ROUTE.pack(family, 8 * len(address), 8 * len(source), 0, 0, 0, 0, 0, 0)
-    body += pack_attr(u.RTA_DST, address)
+def _leaving(family: int, address: bytes, source: bytes = b"") -> set[int]:
+    """Ask for the way of a packet, and for the route, which may have several of them."""
+    attributes = pack_attr(u.RTA_DST, address)
     if source:
-        body += pack_attr(u.RTA_SRC, source)
+        attributes += pack_attr(u.RTA_SRC, source)
+    found: set[int] = set()
     asking = Socket(u.NETLINK_ROUTE)
     try:
-        answer = asking.request(u.RTM_GETROUTE, body, "route")
+        for flags in (0, u.RTM_F_FIB_MATCH):
+            head = _ROUTE.pack(family, 8 * len(address), 8 * len(source), 0, 0, 0, 0, 0, flags)
+            answer = asking.request(u.RTM_GETROUTE, head + attributes, "route")
+            found |= parse_route(answer)
     except NetlinkError:
-        return None
+        return found
     finally:
         asking.close()
-    found = dict(parse_attrs(answer, _ROUTE.size)).get(u.RTA_OIF)
-    return None if found is None else attr_uint(found)
+    return found
+
+
+def parse_route(body: bytes) -> set[int]:
+    """Return the devices that a route, or each of its next hops, leaves by."""
+    attributes = dict(parse_attrs(body, _ROUTE.size))
+    oif, hops = attributes.get(u.RTA_OIF), attributes.get(u.RTA_MULTIPATH, b"")
+    found = set() if oif is None else {attr_uint(oif)}
+    while len(hops) >= _NEXTHOP.size:
+        length, _, _, index = _NEXTHOP.unpack_from(hops)
+        if not _NEXTHOP.size <= length <= len(hops):
+            raise malformed(f"next hop of {length} bytes, {len(hops)} are left")
+        found.add(index)
+        hops = hops[length + (-length % 4) :]
+    return found

@@ -176,15 +176,15 @@ def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
     routes = {("10.0.0.9", "10.0.0.1"): 5, ("fe80::2%eth3", "fe80::1%eth3"): 3}
     names = {5: "bond0", 3: "eth3", 7: "eth7"}
 
-    def route(*pair: str) -> int | None:
-        return routes.get((pair[0], pair[1]))
+    def route(*pair: str) -> set[int]:
+        return {routes[pair[0], pair[1]]}
 
     def nobody(_: Iterable[str]) -> set[int]:
         return set()
 
     found = logins.devices(sysfs, pairs, names, route, nobody)
     assert found == ("bond0", "eth0", "eth1", "eth3")
-    assert logins.devices(sysfs, pairs, names, lambda *_: None, nobody) == ()
+    assert logins.devices(sysfs, pairs, names, lambda *_: (), nobody) == ()
     asked: list[set[str]] = []
 
     def holders(addresses: Iterable[str]) -> set[int]:
@@ -204,7 +204,7 @@ def test_a_login_over_a_tunnel_may_come_by_any_hardware(tmp_path: Path) -> None:
 
     def over(index: int) -> tuple[str, ...]:
         pair = ("10.0.0.9", "10.0.0.1")
-        return logins.devices(sysfs, [pair], names, lambda *_: index, lambda _: {index})
+        return logins.devices(sysfs, [pair], names, lambda *_: {index}, lambda _: {index})
 
     assert over(2) == ("eth0",)
     assert over(4) == ("eth0", "eth1", "tun0") and over(1) == ("eth0", "eth1", "lo")
@@ -332,11 +332,21 @@ class Routes:
 
 def test_the_way_to_a_client_is_by_the_servers_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtnetlink, "Socket", Routes)
-    assert rtnetlink.route("10.0.0.9") == 2
-    assert rtnetlink.route("10.0.0.9", "10.0.0.1") == 3
-    assert rtnetlink.route("10.0.0.9", "192.0.2.1") == 2, "an address that is not the host's"
-    assert rtnetlink.route("10.0.0.9", "fd00::1") == 2, "nothing of another family"
-    assert rtnetlink.route("UNKNOWN", "UNKNOWN") is None
+    assert rtnetlink.routes("10.0.0.9") == {2}
+    assert rtnetlink.routes("10.0.0.9", "10.0.0.1") == {3}
+    assert rtnetlink.routes("10.0.0.9", "192.0.2.1") == {2}, "an address that is not the host's"
+    assert rtnetlink.routes("10.0.0.9", "fd00::1") == {2}, "nothing of another family"
+    assert rtnetlink.routes("UNKNOWN", "UNKNOWN") == set()
+
+
+def test_a_route_of_several_uplinks() -> None:
+    hops = b"".join(
+        struct.pack("=HBBi", 8 + len(own), 0, 0, index) + own
+        for index, own in ((5, pack_attr(5, bytes(4))), (6, b""))
+    )
+    assert rtnetlink.parse_route(bytes(12) + pack_attr(uapi.RTA_MULTIPATH, hops)) == {5, 6}
+    with pytest.raises(RxlaneError, match="next hop of 0 bytes"):
+        rtnetlink.parse_route(bytes(12) + pack_attr(uapi.RTA_MULTIPATH, bytes(8)))
 
 
 def test_who_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,4 +363,4 @@ def test_no_login(tmp_path: Path) -> None:
     process(tmp_path, 40, 1)
     sysfs = Sysfs(tmp_path)
     assert logins.look(sysfs, 40) == logins.Logins(frozenset(), hidden=False)
-    assert logins.devices(sysfs, (), {1: "lo"}, lambda *_: 1) == ()
+    assert logins.devices(sysfs, (), {1: "lo"}, lambda *_: {1}) == ()
