@@ -83,10 +83,10 @@ def apply(
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
                 before = stages.without_tunables(before, refused)
-                known = journal and found_again(kernel, journal, before.links)
+                journal = journal and found_again(kernel, journal, before.links)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
-                plan, carried, folders = _plan(before, policy, choose, refused, known, scope)
-                left = _left(known, plan, scope, refused)
+                plan, carried, folders = _plan(before, policy, choose, refused, journal, scope)
+                left = _left(journal, plan, scope, refused)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
                 written += len(carried.changes) - len(now)

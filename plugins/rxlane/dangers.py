@@ -21,6 +21,9 @@ from rxlane.wanted import Chosen, Wanted, refuse
 # IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls
 # sched_set_fifo()): from there on a thread that does not sleep holds them up for good.
 IRQ_THREAD_PRIORITY = 50
+# Beside a thread of this nice level one of level 0 has a tenth of the CPU, by
+# sched_prio_to_weight[] in kernel/sched/core.c.
+STARVING = -10
 
 
 def check_threads(
@@ -116,16 +119,17 @@ def _check_fair(host: Topology, chosen: Collection[Chosen], others: Collection[C
     if not host.housekeeping or not filled.issuperset(host.housekeeping):
         return
     for one, cpus in chosen:
-        if one.polling and one.nice < 0 and not one.untouched(cpus):
+        if one.polling and one.nice <= STARVING and not one.stands(cpus):
             problem = (
-                f"busy-polling threads of nice level {one.nice} would leave next to nothing of"
+                f"busy-polling threads of nice level {one.nice} would leave a tenth or less of"
                 f" every housekeeping CPU ({cpulist.render(host.housekeeping)}) to all else"
             )
-            raise refuse(one, "thread_nice", problem, "give fewer CPUs, or a nice level from 0 on")
+            remedy = f"give fewer CPUs, or a nice level above {STARVING}"
+            raise refuse(one, "thread_nice", problem, remedy)
 
 
 def _goes_first(one: Wanted) -> bool:
-    return one.realtime or one.nice < 0
+    return one.realtime or one.nice <= STARVING
 
 
 def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:

@@ -72,10 +72,11 @@ def _with_only_irq(sysfs: Sysfs, name: str, queues: tuple[Queue, ...]) -> tuple[
     own = [queue for queue in queues if queue.kind == "rx"]
     if len(own) != 1 or own[0].irq is not None:
         return queues
-    found = _vectors(sysfs, name)
+    # Its own ones: what is above may be a bridge with a vector for itself.
+    found = sysfs.names(f"sys/class/net/{name}/device/msi_irqs")
     if len(found) != 1 or not sysfs.folders(f"proc/irq/{found[0]}"):
         return queues
-    linked = replace(own[0], irq=found[0], irq_source="only")
+    linked = replace(own[0], irq=int(found[0]), irq_source="only")
     return tuple(linked if queue is own[0] else queue for queue in queues)
 
 

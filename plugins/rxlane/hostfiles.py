@@ -59,7 +59,7 @@ def virtual(sysfs: Sysfs) -> bool:
     if sysfs.exists("sys/firmware/devicetree/base/hypervisor"):
         return True
     said = {name: sysfs.read(f"sys/class/dmi/id/{name}") or "" for name in FIRMWARE}
-    return not said["product_name"].endswith(METAL) and any(
+    return METAL not in said["product_name"] and any(
         text.startswith(MACHINES) for text in said.values()
     )
 

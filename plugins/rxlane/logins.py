@@ -130,8 +130,9 @@ def devices(
     a switch of another kind or the host itself, any hardware may be what carries it.
     """
     found: set[str] = set()
+    having = {server: {*holders([server])} for server in {server for _, server in connections}}
     for client, server in connections:
-        indexes = {*(holders([server]) if server else ()), *routes(client, server)}
+        indexes = {*having[server], *routes(client, server)}
         own = {name for n in indexes if n in names for name in below(sysfs, names[n])}
         found |= own
         if not any(_is_hardware(sysfs, name) for name in own):

@@ -27,21 +27,23 @@ def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[st
 
 
 def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Journal:
-    """Return the journal with the indexes of devices that came back with other ones.
+    """Return the journal with the indexes that its devices have now, by their folders.
 
-    In another namespace, whence they came, their own may have been taken.
+    One that comes back from another namespace may have another index, for its own may have been
+    taken there; and another device may have that of one that is away, which then has none here.
     """
     links, known = list(links), dict(journal.folders)
-    here = {link.ifindex for link in links}
-    lost = {inode: index for index, inode in known.items() if index not in here}
-    if not lost:
+    inodes = {li.ifindex: kernel.folder(li.name) for li in links if li.ifindex in known}
+    if inodes == known:
         return journal
-    new = {kernel.folder(li.name): li.ifindex for li in links if li.ifindex not in known}
-    moved = {lost[inode]: index for inode, index in new.items() if inode in lost}
-    entries = tuple(
-        replace(e, ifindex=moved[e.ifindex]) if e.ifindex in moved else e for e in journal.entries
-    )
-    return replace(journal, entries=entries) if moved else journal
+    now = {inodes.get(li.ifindex) or kernel.folder(li.name): li.ifindex for li in links}
+    moved = {
+        index: now.get(inode, -abs(index) if index in inodes else index)
+        for index, inode in known.items()
+    }
+    entries = (replace(e, ifindex=moved.get(e.ifindex, e.ifindex)) for e in journal.entries)
+    folders = sorted((moved[index], inode) for index, inode in known.items())
+    return replace(journal, entries=tuple(entries), folders=tuple(folders))
 
 
 def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> None:

@@ -16,7 +16,7 @@ from rxlane.model import Link, Snapshot
 
 # NamePolicy=mac of systemd.link(5), by the kind of the device.
 _ADDRESS = re.compile(r"(?<![0-9a-z])(?:en|wl|ww|sl|ib)x[0-9a-f]{12}(?![0-9a-z])")
-LEAST = 6  # letters of such a name that tell something of an address
+WHOLE, LEAST = 15, 6  # letters of such a name, and those that tell something of an address
 
 
 def lines(text: str) -> str:
@@ -30,10 +30,13 @@ def without_addresses(text: str) -> str:
     Interfaces on USB are called enx8cae4cdd1234, and their threads begin so as far as a task's name
     goes: each gets a number in its place.
     """
-    for number, name in enumerate(sorted(set(_ADDRESS.findall(text)))):
-        other = f"{name[:3]}{number + 1:012x}"
-        for length in range(len(name), LEAST - 1, -1):
-            text = re.sub(rf"(?<![0-9a-z]){name[:length]}", other[:length], text)
+    names = sorted(set(_ADDRESS.findall(text)))
+    others = {name: f"{name[:3]}{number + 1:012x}" for number, name in enumerate(names)}
+    # Whole names first, for another may begin as one does.
+    for length in range(WHOLE, LEAST - 1, -1):
+        for name, other in others.items():
+            cut = rf"(?<![0-9a-z]){name[:length]}(?![0-9a-z])"
+            text = re.sub(cut, other[:length], text)
     return text
 
 

@@ -178,10 +178,13 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
         enough = max(LEAST_FLOWS, FLOWS_A_QUEUE * queues)
         asked = enough if section.rfs == RFS_AUTO else section.rfs or 0
         entries = max(entries, _power_of_two(asked))
-    table = draft.view.read(Target(HOST, WHOLE, FLOW_ENTRIES))
-    # Flows of other devices may need a larger one.
-    auto = any(section.rfs == RFS_AUTO for section, _ in wanted)
-    size = max(entries, int(table)) if auto and table is not None else entries
+    target = Target(HOST, WHOLE, FLOW_ENTRIES)
+    table = draft.view.read(target)
+    if table is not None and any(section.rfs == RFS_AUTO for section, _ in wanted):
+        # Flows of other devices may need a larger one, unless it was made by us.
+        size = max(entries, int(draft.returning.get(target, table)))
+    else:
+        size = entries
     for section, link in devices:
         if section.rfs is not None:
             _device_flows(draft, section, link, entries if section.rfs else 0, table is not None)
@@ -189,7 +192,7 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
         return
     section = wanted[0][0]
     reason = f"rfs={section.option('rfs')} in [{section.name}]: {queues} queues"
-    draft.want(Target(HOST, WHOLE, FLOW_ENTRIES), size, reason)
+    draft.want(target, size, reason)
 
 
 def _device_flows(

@@ -15,9 +15,10 @@ from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot, Sysctl
-from rxlane.plan import Plan
+from rxlane.plan import HOST, WHOLE, Plan, Target
 from rxlane.revert import revert
 from rxlane.rollback import rollback
+from rxlane.settings import View
 from rxlane.verify import verify, verify_journal
 from unit import simhost
 from unit.asking import SECOND, TWO_NODES, asked, host, planned, refusal, values
@@ -183,6 +184,10 @@ def test_rfs_auto_leaves_a_larger_flow_table_to_the_other_devices() -> None:
     assert values(plan, table) == {table: 131072}
     assert set(values(plan, "rps-flow-cnt").values()) == {8192}, "its own share"
     assert values(decide(start, asked("eth0", rfs="512")), table) == {table: 512}, "as it is said"
+    sim, store = SimHost(replace(start, sysctls=(Sysctl(table, 0),))), MemoryStore()
+    for rfs in ("131072", "auto"):
+        apply(sim, store, asked("eth0", rfs=rfs))
+    assert View.of(sim.observe()).read(Target(HOST, WHOLE, table)) == 32768, "that one was ours"
 
 
 def test_xps() -> None:

@@ -182,3 +182,29 @@ def test_another_device_of_that_name_is_not_the_same(host: SimHost, store: Store
     host.links["eth0"], host.folders["eth0"] = replace(away, ifindex=away.ifindex + 4), 1176842
     ours = simhost.settings(host)
     assert rollback(host, store).written == 0 and simhost.settings(host) == ours
+
+
+def test_another_device_has_the_index_of_one_that_is_away(store: Store) -> None:
+    """Both were away; the first one back has the index that was the other's."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
+    before = simhost.settings(host)
+    host.folders = {"eth0": 1176270, "eth1": 1176271}
+    apply(host, store, policy(**FULL))
+    away = {name: host.links.pop(name) for name in ("eth0", "eth1")}
+    host.links["eth0"] = replace(away["eth0"], ifindex=3)
+    rollback(host, store, {"eth0"})
+    host.links["eth1"] = replace(away["eth1"], ifindex=7)
+    assert not rollback(host, store).pending and simhost.settings(host) == before
+
+
+def test_twice_away_and_back(store: Store) -> None:
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
+    before = simhost.settings(host)
+    host.folders = {"eth0": 1176270, "eth1": 1176271}
+    apply(host, store, policy(**FULL))
+    for index in (5, 7):
+        host.links["eth0"] = replace(host.links["eth0"], ifindex=index)
+        rollback(host, store, {"eth1"})
+    assert not rollback(host, store).pending and simhost.settings(host) == before

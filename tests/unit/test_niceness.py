@@ -69,6 +69,7 @@ AMAZON = {"sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}
         ({"sys/class/dmi/id/product_name": "KVM Virtual Machine\n"}, True),
         (AMAZON | {"sys/class/dmi/id/product_name": "m7g.large\n"}, True),
         (AMAZON | {"sys/class/dmi/id/product_name": "m7g.metal\n"}, False),
+        (AMAZON | {"sys/class/dmi/id/product_name": "m8g.metal-24xl\n"}, False),
         ({}, False),
     ],
 )

@@ -255,6 +255,17 @@ def test_a_device_with_one_vector(
     assert (found.queues[0].irq, found.queues[0].irq_source) == irq
 
 
+def test_a_bridges_vector_is_no_queues(tmp_path: Path) -> None:
+    sysfs = card(tmp_path, {})
+    port = tmp_path / "sys/class/net/eth0"
+    (port / "device").mkdir(parents=True)
+    (port / "msi_irqs").mkdir()
+    (port / "msi_irqs/27").write_text("msi")
+    (tmp_path / "proc/irq/27/PCIe PME").mkdir(parents=True)
+    found = devices.read(sysfs, ROW, [Napi(5)], [], (), wide=False)
+    assert found.queues[0].irq is None
+
+
 def test_a_representor_has_none_of_its_ports_interrupts(tmp_path: Path) -> None:
     sysfs = card(tmp_path, {101: "eth9-TxRx-0"})
     own = devices.read(sysfs, ROW, [Napi(5)], [], (), wide=False)

@@ -24,28 +24,36 @@ FIFO = {"thread_policy": "fifo", "thread_priority": "40"}
 ROWS = st.lists(st.sets(st.integers(0, 4), min_size=1).map(lambda s: tuple(sorted(s))), max_size=5)
 
 
-def free(rows: list[tuple[int, ...]], number: int) -> bool:
-    """True where the threads can be on other CPUs than this one, each on its own."""
-    if not rows:
-        return True
-    own = [n for n in rows[0] if n >= 0 and n != number]
-    rest = [tuple(-1 if n == taken else n for n in row) for taken in own for row in rows[1:]]
-    size = len(rows) - 1
-    return any(free(rest[at * size : (at + 1) * size], number) for at in range(len(own)))
+def ways(rows: list[tuple[int, ...]]) -> set[frozenset[int]]:
+    """All sets of CPUs that the threads can have, each one or, if there is none left, none."""
+    found = {frozenset[int]()}
+    for row in rows:
+        found |= {taken | {cpu} for taken in found for cpu in row if cpu not in taken}
+    most = max(len(taken) for taken in found)
+    return {taken for taken in found if len(taken) == most}
 
 
 @given(ROWS)
-def test_what_is_filled_has_no_time_left(cpus: list[tuple[int, ...]]) -> None:
-    """Compared with all ways to put the threads on CPUs."""
-    for number in Pollers(enumerate(cpus)).filled():
-        assert not free(cpus, number)
+def test_what_is_filled_is_so_whoever_moves(cpus: list[tuple[int, ...]]) -> None:
+    """Compared with all ways to put as many as possible on CPUs."""
+    pollers = Pollers(enumerate(cpus))
+    assert pollers.filled() == frozenset.intersection(*ways(cpus))
+    for at, own in enumerate(cpus):
+        others = frozenset.intersection(*ways([*cpus[:at], *cpus[at + 1 :]]))
+        key = next(one for one, _ in pollers._rows if one == at)
+        assert bool(pollers.over(own, but=key)) == others.issuperset(own)
 
 
 def test_who_is_in_the_way() -> None:
-    pollers = Pollers([("a", (4, 5)), ("b", (4, 5)), ("c", (7,)), ("d", (1, 2))])
-    assert pollers.filled() == {4, 5, 7}
-    assert [name for name, _ in pollers.over((4, 5, 7))] == ["a", "b", "c"]
-    assert pollers.over((5, 6)) == [] == pollers.over((1, 2)) == pollers.over((4,), but="a")
+    pollers = Pollers([("a", (4, 5)), ("b", (4, 5)), ("c", (7,)), ("d", (1, 2)), ("e", (6, 7))])
+    assert pollers.filled() == {4, 5, 6, 7}
+    assert [name for name, _ in pollers.over((4, 5, 7))] == ["a", "b", "c", "e"]
+    assert pollers.over((5, 3)) == [] == pollers.over((1, 2)) == pollers.over((4,), but="a")
+
+
+def test_one_that_is_bound_fills_its_cpu_beside_others_that_are_not() -> None:
+    pollers = Pollers([("bound", (2,)), ("wide", (2, 3, 4, 5))])
+    assert pollers.filled() == {2} and len(pollers.over((2,))) == 2
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -96,7 +104,7 @@ def test_fair_pollers_that_go_first_everywhere(cpus: int, queues: int) -> None:
     every = {"threaded": "busy-poll", "thread_cpus": f"0-{cpus - 1}"}
     error = refusal(start, **every, thread_nice="-20")
     assert error.option == "thread_nice" and "nice level -20" in str(error)
-    assert decide(start, asked(**every, thread_nice="0")).changes, "they share with all else"
+    assert decide(start, asked(**every, thread_nice="-9")).changes, "they share with all else"
 
 
 # -- and no refusals ------------------------------------------------------------------------------
