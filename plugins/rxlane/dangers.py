@@ -70,7 +70,7 @@ def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) 
 def _check_starved(chosen: Collection[Chosen], others: Collection[Chosen]) -> None:
     """Refuse a thread to which real-time pollers, which never sleep, leave none of its CPUs."""
     rows = (*chosen, *others)
-    polling = [row for row in rows if row[0].polling and row[0].realtime]
+    polling = _realtime_pollers(rows)
     levels = sorted({one.priority for one, _ in polling})
     above = {n: Pollers(row for row in polling if row[0].priority >= n) for n in levels}
     mine = {id(one) for one, _ in chosen}
@@ -85,7 +85,11 @@ def _check_starved(chosen: Collection[Chosen], others: Collection[Chosen]) -> No
 
 def polled(rows: Iterable[Chosen]) -> frozenset[int]:
     """Return the CPUs that real-time pollers never leave to anybody."""
-    return Pollers(row for row in rows if row[0].polling and row[0].realtime).filled()
+    return Pollers(_realtime_pollers(rows)).filled()
+
+
+def _realtime_pollers(rows: Iterable[Chosen]) -> list[Chosen]:
+    return [row for row in rows if row[0].polling and row[0].realtime]
 
 
 def _settled(rows: Iterable[Chosen], alone: bool) -> bool:

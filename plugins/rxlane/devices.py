@@ -57,13 +57,6 @@ def _driver(sysfs: Sysfs, name: str) -> str:
     return "" if target is None else target.rpartition("/")[2]
 
 
-def _vectors(sysfs: Sysfs, name: str) -> list[int]:
-    """Return the device's MSI vectors: virtio devices hang below the PCI device that owns them."""
-    base = f"sys/class/net/{name}/device"
-    numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
-    return sorted(int(n) for n in numbers if n.isdigit())
-
-
 def _with_only_irq(sysfs: Sysfs, name: str, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
     """Return the queues, where the one that receives has the device's only vector if no other.
 
@@ -81,9 +74,14 @@ def _with_only_irq(sysfs: Sysfs, name: str, queues: tuple[Queue, ...]) -> tuple[
 
 
 def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
-    """Return {queue: IRQs} by action names among the device's MSI vectors."""
+    """Return {queue: IRQs} by action names among the device's MSI vectors.
+
+    virtio devices hang below the PCI device that owns the vectors.
+    """
     found: dict[Named, list[int]] = {}
-    for number in _vectors(sysfs, name):
+    base = f"sys/class/net/{name}/device"
+    numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
+    for number in sorted(int(n) for n in numbers if n.isdigit()):
         for action in sysfs.folders(f"proc/irq/{number}"):
             queue = irq_queue(action)
             if queue is not None:

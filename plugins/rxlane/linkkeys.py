@@ -6,7 +6,6 @@ The table is made from the options that there are; each value is read by the gra
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from rxlane import policy
 from rxlane.errors import RxlaneError
 from rxlane.items import COALESCE_ITEMS, RING_ITEMS
-from rxlane.options import Reader
+from rxlane.options import Reader, similar
 from rxlane.policy import IRQ_LAYOUT, KINDS, Given
 
 PREFIX = "NAPI_"
@@ -88,7 +87,7 @@ def _problem(kind: str | None, device: str, properties: Mapping[str, str]) -> Rx
     """Return the first complaint about the names, for None, or about the values of a kind."""
     try:
         if kind is None:
-            _reject_unknown(Reader(device, properties))
+            Reader(device, properties).reject_unknown(KEYS, _instead)
         else:
             policy.parse([_section(kind, device, properties)])
     except RxlaneError as error:
@@ -96,28 +95,23 @@ def _problem(kind: str | None, device: str, properties: Mapping[str, str]) -> Rx
     return None
 
 
-def _reject_unknown(read: Reader) -> None:
-    for name in read.options:
-        if name not in KEYS:
-            raise read.fail(name, "unknown option", _instead(name.removeprefix(PREFIX).lower()))
-
-
-def _instead(option: str) -> str:
-    """Say what to write for a property that there is not. option: its name without the prefix."""
+def _instead(name: str) -> str:
+    """Say what to write for a property that there is not. The prefix makes none of them alike."""
+    own = name.removeprefix(PREFIX)
+    option = own.lower()
     if option in OF_SYSTEMD:
         return "channels, rings and coalescing have keys of their own in systemd.link(5)"
     if option in OF_HOST:
         return "it is the whole host's: a TuneD profile or `rxlane apply` sets it"
-    known = [name.removeprefix(PREFIX) for name in KEYS]
-    near = difflib.get_close_matches(option.upper(), known, 1)
-    return f"did you mean {PREFIX}{near[0]}?" if near else "`man 7 rxlane.link` lists all"
+    known = [key.removeprefix(PREFIX) for key in KEYS]
+    return similar(own.upper(), known, "rxlane.link", PREFIX)
 
 
-def in_words(text: str, kind: str | None) -> str:
+def in_words(text: str, kind: str) -> str:
     """Return a message with a kind's options as the properties that they are here."""
-    for option in policy.names(kind) if kind else ():
-        if "_" in option and Key(kind or "", option) in NAMES:
-            text = re.sub(rf"\b{option}\b", NAMES[Key(kind or "", option)], text)
+    for key, name in NAMES.items():
+        if key.kind == kind and "_" in key.option:
+            text = re.sub(rf"\b{key.option}\b", name, text)
     return text
 
 
@@ -130,7 +124,7 @@ def _section(kind: str, device: str, properties: Mapping[str, str]) -> Given:
 
 def located(error: RxlaneError, name: str, value: str, where: Callable[[str], str]) -> RxlaneError:
     """Return the error as of a property in a file."""
-    kind = KEYS[name].kind if name in KEYS else None
+    kind = KEYS[name].kind if name in KEYS else ""
     return RxlaneError(
         error.kind,
         in_words(error.problem, kind),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rxlane import cpulist
@@ -18,6 +18,12 @@ class Option:
 
     name: str
     hint: str
+
+
+def similar(name: str, names: Collection[str], manual: str, prefix: str = "") -> str:
+    """Ask for the name that is most like this one. prefix: what stands before each of the names."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {prefix}{near[0]}?" if near else f"`man 7 {manual}` lists all"
 
 
 class Reader:
@@ -66,13 +72,14 @@ class Reader:
             remedy = f"give {words} or a CPU list (2,4-7)"
             raise self.fail(option, str(error), remedy) from None
 
-    def reject_unknown(self, names: Collection[str]) -> None:
+    def reject_unknown(
+        self, names: Collection[str], instead: Callable[[str], str] | None = None
+    ) -> None:
+        """instead: says what to write for a name, where it is not just a similar one."""
         for name in self.options:
-            if name in names:
-                continue
-            near = difflib.get_close_matches(name, names, 1)
-            remedy = f"did you mean {near[0]}?" if near else "`man 7 rxlane-tuned` lists all"
-            raise self.fail(name, "unknown option", remedy)
+            if name not in names:
+                remedy = instead(name) if instead else similar(name, names, "rxlane-tuned")
+                raise self.fail(name, "unknown option", remedy)
 
     def text(self) -> tuple[tuple[str, str], ...]:
         return tuple((n, v) for n, v in self.options.items() if v)

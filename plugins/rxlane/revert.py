@@ -134,8 +134,7 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
     A device that is moved to another network namespace comes back with its index, or is known by
     its folder, and, for all the kernel does, with our settings: without these entries they would
-    pass for its own. Once another
-    device has the name it is no longer waited for.
+    pass for its own. Once another device has the name it is no longer waited for.
     """
     present = {HOST_INDEX, *(link.ifindex for link in links)}
     names = {link.name for link in links}

@@ -180,11 +180,10 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
         entries = max(entries, _power_of_two(asked))
     target = Target(HOST, WHOLE, FLOW_ENTRIES)
     table = draft.view.read(target)
+    size = entries
     if table is not None and any(section.rfs == RFS_AUTO for section, _ in wanted):
         # Flows of other devices may need a larger one, unless it was made by us.
         size = max(entries, int(draft.returning.get(target, table)))
-    else:
-        size = entries
     for section, link in devices:
         if section.rfs is not None:
             _device_flows(draft, section, link, entries if section.rfs else 0, table is not None)

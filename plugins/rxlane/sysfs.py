@@ -114,10 +114,8 @@ class Sysfs:
 
     def writable(self, name: str) -> bool:
         """True unless the file's mode lets nobody write it. access() tells root nothing."""
-        try:
-            return bool(os.stat(self._path(name)).st_mode & stat.S_IWUSR)
-        except OSError:
-            return True
+        found = self._stat(name)
+        return found is None or bool(found.st_mode & stat.S_IWUSR)
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -129,15 +127,17 @@ class Sysfs:
         """Return the number of the file behind the name, 0 when there is none: of a namespace's
         file it tells which namespace.
         """
-        try:
-            return os.stat(self._path(name)).st_ino
-        except OSError:
-            return 0
+        found = self._stat(name)
+        return 0 if found is None else found.st_ino
 
     def filesystem(self, name: str) -> int | None:
         """Return the number of the file system that a file is on, None when it cannot be seen."""
+        found = self._stat(name)
+        return None if found is None else found.st_dev
+
+    def _stat(self, name: str) -> os.stat_result | None:
         try:
-            return os.stat(self._path(name)).st_dev
+            return os.stat(self._path(name))
         except OSError:
             return None
 

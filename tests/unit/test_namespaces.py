@@ -34,6 +34,15 @@ def host() -> SimHost:
     return SimHost(simhost.whole(simhost.snapshot()))
 
 
+@pytest.fixture
+def pair() -> SimHost:
+    """A host with two devices that are told by their folders, too."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    made = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
+    made.folders = {"eth0": 1176270, "eth1": 1176271}
+    return made
+
+
 def other_space(host: SimHost) -> SimHost:
     """The same host as a process in another network namespace sees it: without the devices."""
     there = SimHost(simhost.snapshot(), boot=host.boot)
@@ -162,17 +171,14 @@ def test_back_with_another_index_it_is_the_same_device(
     assert back.written and simhost.settings(host) == before and store.load() is None
 
 
-def test_others_may_be_laid_out_while_it_is_away(store: Store) -> None:
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
-    before = simhost.settings(host)
-    host.folders = {"eth0": 1176270, "eth1": 1176271}
-    apply(host, store, policy(**FULL))
-    away = host.links.pop("eth0")
-    apply(host, store, policy(**{**FULL, "thread_nice": "6"}))
-    host.links["eth0"] = replace(away, ifindex=away.ifindex + 4)
-    apply(host, store, policy(**FULL))
-    assert not rollback(host, store).pending and simhost.settings(host) == before
+def test_others_may_be_laid_out_while_it_is_away(pair: SimHost, store: Store) -> None:
+    before = simhost.settings(pair)
+    apply(pair, store, policy(**FULL))
+    away = pair.links.pop("eth0")
+    apply(pair, store, policy(**{**FULL, "thread_nice": "6"}))
+    pair.links["eth0"] = replace(away, ifindex=away.ifindex + 4)
+    apply(pair, store, policy(**FULL))
+    assert not rollback(pair, store).pending and simhost.settings(pair) == before
 
 
 def test_another_device_of_that_name_is_not_the_same(host: SimHost, store: Store) -> None:
@@ -184,27 +190,21 @@ def test_another_device_of_that_name_is_not_the_same(host: SimHost, store: Store
     assert rollback(host, store).written == 0 and simhost.settings(host) == ours
 
 
-def test_another_device_has_the_index_of_one_that_is_away(store: Store) -> None:
+def test_another_device_has_the_index_of_one_that_is_away(pair: SimHost, store: Store) -> None:
     """Both were away; the first one back has the index that was the other's."""
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
-    before = simhost.settings(host)
-    host.folders = {"eth0": 1176270, "eth1": 1176271}
-    apply(host, store, policy(**FULL))
-    away = {name: host.links.pop(name) for name in ("eth0", "eth1")}
-    host.links["eth0"] = replace(away["eth0"], ifindex=3)
-    rollback(host, store, {"eth0"})
-    host.links["eth1"] = replace(away["eth1"], ifindex=7)
-    assert not rollback(host, store).pending and simhost.settings(host) == before
+    before = simhost.settings(pair)
+    apply(pair, store, policy(**FULL))
+    away = {name: pair.links.pop(name) for name in ("eth0", "eth1")}
+    pair.links["eth0"] = replace(away["eth0"], ifindex=3)
+    rollback(pair, store, {"eth0"})
+    pair.links["eth1"] = replace(away["eth1"], ifindex=7)
+    assert not rollback(pair, store).pending and simhost.settings(pair) == before
 
 
-def test_twice_away_and_back(store: Store) -> None:
-    two = simhost.link("eth1", ifindex=3, base=9000)
-    host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), two)))
-    before = simhost.settings(host)
-    host.folders = {"eth0": 1176270, "eth1": 1176271}
-    apply(host, store, policy(**FULL))
+def test_twice_away_and_back(pair: SimHost, store: Store) -> None:
+    before = simhost.settings(pair)
+    apply(pair, store, policy(**FULL))
     for index in (5, 7):
-        host.links["eth0"] = replace(host.links["eth0"], ifindex=index)
-        rollback(host, store, {"eth1"})
-    assert not rollback(host, store).pending and simhost.settings(host) == before
+        pair.links["eth0"] = replace(pair.links["eth0"], ifindex=index)
+        rollback(pair, store, {"eth1"})
+    assert not rollback(pair, store).pending and simhost.settings(pair) == before

@@ -53,15 +53,8 @@ def section(values: dict[str, str]) -> Section:
 
 
 IRQ_THREADS = (
-    *(
-        "threaded",
-        "thread_cpus",
-        "thread_spread",
-        "thread_policy",
-        "thread_priority",
-        "thread_nice",
-    ),
-    "allow_realtime_cpu0",
+    *("threaded", "thread_cpus", "thread_spread"),
+    *("thread_policy", "thread_priority", "thread_nice", "allow_realtime_cpu0"),
 )
 
 
