@@ -37,31 +37,30 @@ from rxlane.items import (
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.plan import LINK_RESET, WHOLE, Change, Target, ends
 from rxlane.revert import threads_of
-from rxlane.sections import Named, Policy
+from rxlane.sections import RX_SCHED_OPTIONS, SCHED_OPTIONS, Named, Policy
 from rxlane.settings import View
 
 NOBODY = Policy()
 MOVE, RECLASS, END = "move", "change the class of", "end"
 _CLASS = {SCHED, IRQ_THREAD_SCHED, RX_THREAD_SCHED}
-_THREAD_SCHED = ("thread_policy", "thread_priority", "thread_nice")
 # The options, of [napi], [irq_layout] and [flow_steering], that ask for what touches threads.
 _NAPI = dict.fromkeys(CHANNEL_ITEMS, ("channels",)) | {
     RING_RX: ("ring_rx",),
     RING_TX: ("ring_tx",),
     THREADED: ("threaded",),
     CPUS: ("thread_cpus",),
-    SCHED: _THREAD_SCHED,
+    SCHED: SCHED_OPTIONS,
 }
 _IRQ = {
     IRQ_CPUS: ("irq_cpus",),
     IRQ_THREADED: ("threaded",),
     IRQ_THREAD_CPUS: ("thread_cpus",),
-    IRQ_THREAD_SCHED: _THREAD_SCHED,
+    IRQ_THREAD_SCHED: SCHED_OPTIONS,
 }
 _STEERING = {
     RX_THREADS: ("rx_threads",),
     RX_THREAD_CPUS: ("rx_thread_cpus",),
-    RX_THREAD_SCHED: tuple(f"rx_{option}" for option in _THREAD_SCHED),
+    RX_THREAD_SCHED: RX_SCHED_OPTIONS,
     VHOST_CPUS: ("vhost_cpus",),
 }
 

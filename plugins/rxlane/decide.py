@@ -288,7 +288,7 @@ def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> d
         if rule.covers(lane.queue.index)
     }
     capabilities = draft.view.snapshot.capabilities
-    reason = f"threaded={section.option('threaded')} in [{section.name}]"
+    reason = section.reason("threaded")
     if uapi.NETDEV_A_NAPI_THREADED not in capabilities.settable:
         why = NO_PER_NAPI if capabilities.napi_set else NO_NAPI_SET
         alike = len(set(wanted.values())) == 1 and len(wanted) == len(managed)
@@ -324,7 +324,7 @@ def _whole_device(
             draft.skip(link.name, queue, f"threaded={mode}", "unsupported", reason)
         return {}
     mode = next(iter(rest.values()))
-    reason = f"threaded={section.option('threaded')} in [{section.name}], device-wide: {why}"
+    reason = f"{section.reason('threaded')}, device-wide: {why}"
     draft.want(Target(link.name, WHOLE, THREADED), mode, reason)
     if section.management_queues and mode == "on":
         names = cpulist.render(range(section.management_queues))
@@ -344,7 +344,7 @@ def _timers(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> 
     for item, value in wanted.items():
         if value is None or not managed:
             continue
-        reason = f"{item.replace('-', '_')}={value} in [{section.name}]"
+        reason = section.reason(item.replace("-", "_"))
         if ATTRIBUTE[item] in draft.view.snapshot.capabilities.settable:
             for lane in managed:
                 draft.want(Target(link.name, lane.queue.index, item), value, reason)

@@ -189,7 +189,7 @@ def check_work(
     problem = f"real-time busy-polling threads never leave {of}"
     if len(taken) == len({*cpus}):
         raise _refused(section, option, problem, "give CPUs that no such thread has")
-    draft.warnings.append(f"{option}={section.option(option)} in [{section.name}]: {problem}")
+    draft.warnings.append(f"{section.reason(option)}: {problem}")
 
 
 def one_value(

@@ -143,7 +143,7 @@ def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
         wanted = _values(draft, section, link)
         planned += [link.name] if wanted else []
         for item, (value, option) in wanted.items():
-            reason = f"{option}={section.option(option)} in [{section.name}]"
+            reason = section.reason(option)
             target = Target(link.name, WHOLE, item)
             if draft.present.read(target) != value:
                 _check_session(draft, policy, section, link, item, option)

@@ -50,7 +50,7 @@ def _want(draft: Draft, section: IrqLayout, option: str, item: str, value: int |
     if draft.present.read(target) is None:
         draft.skip(HOST, WHOLE, item, "unsupported", ABSENT)
         return
-    draft.want(target, value, f"{option}={section.option(option)} in [{section.name}]")
+    draft.want(target, value, section.reason(option))
 
 
 def _free(draft: Draft, busy: Collection[int]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from rxlane.items import (
 from rxlane.layout import interrupts
 from rxlane.model import Irq, IrqThread, Lane, Link
 from rxlane.plan import WHOLE, Target
-from rxlane.sections import IrqLayout, Section
+from rxlane.sections import SCHED_OPTIONS, IrqLayout, Section
 from rxlane.topology import AUTO
 from rxlane.wanted import Chosen, Wanted
 
@@ -83,7 +83,7 @@ def plan(
     turns: Counter[str] = Counter()
     for one, verdict in zip(handlers, verdicts, strict=True):
         if verdict.mode is not None:
-            reason = f"threaded={one.section.option('threaded')} in [{one.section.name}]"
+            reason = one.section.reason("threaded")
             draft.want(one.target(IRQ_THREADED), verdict.mode, f"{reason}, IRQ {one.irq.number}")
         if (verdict.mode or (OFF, ON)[one.irq.threaded or 0]) == OFF:
             if one.irq.threaded is not None:  # else a thread that is there is not ours to end
@@ -182,10 +182,10 @@ def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:
 def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:
     section = one.section
     if section.thread_cpus is not None:
-        reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
+        reason = section.reason("thread_cpus")
         draft.want(one.target(IRQ_THREAD_CPUS), cpulist.render(cpus), reason)
     if section.thread_sched is not None:
-        reason = f"thread_policy={section.thread_sched} in [{section.name}]"
+        reason = section.reason(*SCHED_OPTIONS)
         draft.want(one.target(IRQ_THREAD_SCHED), section.thread_sched, reason)
 
 

@@ -35,7 +35,7 @@ def place(
         check_cpus(host, section, "irq_cpus", section.cpus or ())
     wanted = _movable(draft, asked)
     for (section, link, lane, irq), cpus in _choose(draft, placer, wanted, bound):
-        reason = f"irq_cpus={section.option('irq_cpus')} in [{section.name}], {_called(irq)}"
+        reason = f"{section.reason('irq_cpus')}, {_called(irq)}"
         target = Target(link.name, lane.queue.index, IRQ_CPUS)
         draft.want(target, cpulist.render(cpus), reason)
     numbers = cpulist.render(irq.number for _, _, _, irq in wanted if irq.number >= 0)

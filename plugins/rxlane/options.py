@@ -29,7 +29,7 @@ def similar(name: str, names: Collection[str], manual: str, prefix: str = "") ->
 class Reader:
     """Reads one section's options; every method raises OPTION naming section, option, value."""
 
-    def __init__(self, section: str, options: Mapping[str, str]) -> None:
+    def __init__(self, section: str | None, options: Mapping[str, str]) -> None:
         self.section = section
         self.options = {name: str(value).strip() for name, value in options.items()}
 

@@ -14,6 +14,7 @@ from rxlane.model import Lane, Topology
 from rxlane.neighbours import named
 from rxlane.placer import Placer, Request, weight
 from rxlane.plan import Target
+from rxlane.sections import SCHED_OPTIONS
 from rxlane.wanted import Chosen, Wanted, refuse
 
 
@@ -27,7 +28,7 @@ def place(
     host = placer.topology
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
-    _check_lists(host, threaded)
+    _check_lists(host, wanted)
     chosen = _Chooser(draft, placer).choose(threaded)
     _check_pollers(draft, host, chosen)
     _check_others(draft, host, chosen, [row for row in others if row[0].polling])
@@ -45,8 +46,8 @@ def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
             draft.skip(device, queue, "thread settings", "left-alone", reason)
 
 
-def _check_lists(host: Topology, threaded: list[Wanted]) -> None:
-    for section in {w.section.name: w.section for w in reversed(threaded)}.values():
+def _check_lists(host: Topology, wanted: list[Wanted]) -> None:
+    for section in {w.section.name: w.section for w in reversed(wanted)}.values():
         check_thread_cpus(host, section, "thread_cpus", section.cpus or ())
 
 
@@ -276,8 +277,8 @@ def _check_core(
 def _plan(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> None:
     device, queue, section = one.link.name, one.lane.queue.index, one.section
     if section.cpus is not None:
-        reason = f"thread_cpus={section.option('thread_cpus')} in [{section.name}]"
+        reason = section.reason("thread_cpus")
         draft.want(Target(device, queue, CPUS), cpulist.render(cpus), reason)
     if section.sched is not None:
-        reason = f"thread_policy={section.sched} in [{section.name}]"
+        reason = section.reason(*SCHED_OPTIONS)
         draft.want(Target(device, queue, SCHED), section.sched, reason)

@@ -6,7 +6,7 @@ Pure. An empty value means "leave alone", so that a profile's variable can switc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rxlane import cpulist
@@ -29,7 +29,9 @@ from rxlane.options import Option, Reader
 from rxlane.sections import (
     MAX,
     RFS_AUTO,
+    RX_SCHED_OPTIONS,
     SCHED_AUTO,
+    SCHED_OPTIONS,
     THREADS_AUTO,
     FlowSteering,
     IrqLayout,
@@ -206,9 +208,8 @@ def _placement(read: Reader, option: str) -> str:
     return text if text in PLACEMENTS else AUTO
 
 
-def _sched(read: Reader, prefix: str = "") -> str | None:
-    """Read the class of a section's threads from three options, whose names begin so."""
-    names = (f"{prefix}thread_{name}" for name in ("policy", "priority", "nice"))
+def _sched(read: Reader, names: Sequence[str] = SCHED_OPTIONS) -> str | None:
+    """Read the class of a section's threads from three options."""
     of_policy, of_priority, of_nice = names
     policy = read.choice(of_policy, FAIR + REALTIME)
     priority = read.integer(of_priority, 1, 98)
@@ -326,7 +327,7 @@ def parse_steering(name: str, devices: Iterable[str], options: Mapping[str, str]
         rx_cpus=_rx_cpus(read),
         rx_placement=_placement(read, "rx_thread_cpus"),
         rx_kernel=read.get("rx_thread_cpus") == KERNEL,
-        rx_sched=_sched(read, "rx_"),
+        rx_sched=_sched(read, RX_SCHED_OPTIONS),
         rx_realtime_cpu0=_allowed(read, "rx_allow_realtime_cpu0"),
         text=read.text(),
     )
@@ -419,19 +420,22 @@ def parse(sections: Iterable[Given]) -> Policy:
     )
 
 
-def parse_mixed(name: str, devices: Iterable[str], options: Mapping[str, str]) -> Policy:
-    """Parse options of all kinds given together, spelled as in OPTIONS."""
-    Reader(name, options).reject_unknown([option.name for option in OPTIONS])
+def parse_mixed(devices: Iterable[str], options: Mapping[str, str]) -> Policy:
+    """Parse options of all kinds given together, spelled as in OPTIONS.
+
+    Messages name the section that an option would be in.
+    """
+    Reader(None, options).reject_unknown([option.name for option in OPTIONS])
     spelled = {kind: {n: _spelled(kind, n) for n in names(kind)} for kind in KINDS}
     parts = {
         kind: {n: options[full] for n, full in own.items() if full in options}
         for kind, own in spelled.items()
     }
     at = tuple(devices)
-    return parse(Given(kind, name, at, own) for kind, own in parts.items() if own)
+    return parse(Given(kind, kind, at, own) for kind, own in parts.items() if own)
 
 
-def parse_assignments(texts: Iterable[str], section: str) -> dict[str, str]:
+def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     """Turn `name=value` arguments into options; a name given twice is an error."""
     options: dict[str, str] = {}
     for text in texts:
@@ -440,12 +444,10 @@ def parse_assignments(texts: Iterable[str], section: str) -> dict[str, str]:
         if not equals or not name:
             problem = f"'{text[:40]}' is no NAME=VALUE"
             remedy = "give for instance threaded=on"
-            raise RxlaneError(Kind.OPTION, problem, section=section, remedy=remedy)
+            raise RxlaneError(Kind.OPTION, problem, remedy=remedy)
         if name in options:
             problem = "is given twice"
-            raise RxlaneError(
-                Kind.OPTION, problem, section=section, option=name, remedy="give it once"
-            )
+            raise RxlaneError(Kind.OPTION, problem, option=name, remedy="give it once")
         options[name] = value
     return options
 

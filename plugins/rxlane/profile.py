@@ -5,12 +5,12 @@ TuneD's own loader is not used, although it may be installed: it runs the built-
 every variable, `${f:exec:...}` among them, and a plan must change nothing; and the profile may be
 for a recorded host, of which this one's functions know nothing. The rules are those of TuneD
 2.25 and 2.27 (tuned/profiles/{loader,merger,variables,unit}.py, hardware/device_matcher.py,
-plugins/base.py); what they need a function or this host for is refused, not guessed.
+plugins/base.py); what they need a function or this host for is refused, not guessed. The one
+function that is ours, which reads a profile's variables file, is in variables.py.
 """
 
 from __future__ import annotations
 
-import configparser
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from rxlane.errors import Kind, RxlaneError, printable
 from rxlane.model import Link
 from rxlane.policy import KINDS, Given
-
-Read = Callable[[str], str | None]  # text of a file, None when it is not there
+from rxlane.variables import REFERENCE, Read, Variables, expand, file_rows, parsed, rows, settled
 
 # Later ones win, as in TuneD's profile_dirs.
 FOLDERS = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
@@ -31,7 +30,6 @@ CONDITIONS = ("cpuinfo_regex", "uname_regex", "devices_udev_regex")
 # What a section says to TuneD, not to its plugin.
 OF_TUNED = ("type", "devices", "enabled", "priority", "script_pre", "script_post")
 FUNCTION = re.compile(r"\$\{f:")
-VARIABLE = re.compile(r"(?<!\\)\$\{(\w+)\}")
 
 
 @dataclass(slots=True)
@@ -104,12 +102,12 @@ def load(names: str, read: Read) -> Profile:
     for name in names.split():
         merged.load(name)
     if not names.split():
-        raise _wrong(names, "no profile is named")
-    variables = merged.expanded()
+        raise RxlaneError(Kind.OPTION, "no profile is named")
+    expanded = merged.expander()
     ours = [
-        _unit(names, name, rows, variables)
-        for name, rows in merged.units.items()
-        if rows["type"] in KINDS and rows["enabled"] in TRUE
+        _unit(names, name, options, expanded)
+        for name, options in merged.units.items()
+        if options["type"] in KINDS and options["enabled"] in TRUE
     ]
     if not ours:
         known = ", ".join(f"[{kind}]" for kind in KINDS)
@@ -122,31 +120,13 @@ def kinds(names: str, read: Read) -> frozenset[str]:
     merged = _Merged(read)
     for name in names.split():
         merged.load(name)
-    on = {rows["type"] for rows in merged.units.values() if rows["enabled"] in TRUE}
+    on = {unit["type"] for unit in merged.units.values() if unit["enabled"] in TRUE}
     return frozenset(on) & frozenset(KINDS)
 
 
 def _wrong(profile: str, problem: str, remedy: str | None = None) -> RxlaneError:
     problem = f"profile {printable(profile, 60)}: {problem}"
     return RxlaneError(Kind.OPTION, problem, remedy=remedy)
-
-
-def _parser(text: str, where: str, bare: bool = False) -> configparser.ConfigParser:
-    """bare: names without a value may stand there; they say nothing."""
-    parser = configparser.ConfigParser(
-        delimiters=("=",), inline_comment_prefixes=("#",), allow_no_value=bare, strict=False
-    )
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    try:
-        parser.read_string(text, where)
-    except configparser.Error as error:
-        problem = str(error).splitlines()[0]
-        raise RxlaneError(Kind.FORMAT, f"{where}: {printable(problem, 120)}") from None
-    return parser
-
-
-def _rows(parser: configparser.ConfigParser, section: str) -> dict[str, str]:
-    return {k: v for k, v in parser.items(section, raw=True) if v is not None}
 
 
 class _Merged:
@@ -166,15 +146,15 @@ class _Merged:
         path, text = found
         self._seen.add(path)
         folder = path.rpartition("/")[0]
-        parser = _parser(text.replace("${i:PROFILE_DIR}", folder), path)
-        sections = {section: _rows(parser, section) for section in parser.sections()}
+        parser = parsed(text.replace("${i:PROFILE_DIR}", folder), path)
+        sections = {section: rows(parser, section) for section in parser.sections()}
         for parent in re.split(r"\s*[,;]\s*", sections.pop("main", {}).get("include", "")):
-            if VARIABLE.search(parent) or FUNCTION.search(parent):
+            if REFERENCE.search(parent) or FUNCTION.search(parent):
                 raise _wrong(name, f"include={parent}: only TuneD can tell which profile that is")
             if parent.strip():
                 self.load(parent.strip())
-        for section, rows in sections.items():
-            self._merge(section, rows)
+        for section, options in sections.items():
+            self._merge(section, options)
 
     def _text(self, path: str) -> str | None:
         """Return a file's text; no file has a path with a zero byte."""
@@ -193,42 +173,47 @@ class _Merged:
             return None
         raise _wrong(name, "is not there", f"looked for {' and '.join(_places(wanted))}")
 
-    def _merge(self, section: str, rows: dict[str, str]) -> None:
-        fresh = rows.pop("replace", "") in TRUE
-        drop = re.split(r"\s*[,;]\s*", rows.pop("drop", ""))
+    def _merge(self, section: str, options: dict[str, str]) -> None:
+        fresh = options.pop("replace", "") in TRUE
+        drop = re.split(r"\s*[,;]\s*", options.pop("drop", ""))
         if section == "variables":
-            self._merge_variables(rows, fresh)
+            self._merge_variables(options, fresh)
             return
         # Of these the newer section's value or default counts, whatever the older one said.
         anew = {"type": section, "devices": "*", "enabled": "1"}
         old = {} if fresh else self.units.get(section, {})
         kept = {key: value for key, value in old.items() if key not in drop}
-        self.units[section] = kept | anew | rows
+        self.units[section] = kept | anew | options
 
-    def _merge_variables(self, rows: dict[str, str], fresh: bool) -> None:
-        first = rows.pop("prepend", "") in TRUE
+    def _merge_variables(self, options: dict[str, str], fresh: bool) -> None:
+        first = options.pop("prepend", "") in TRUE
         old = {} if fresh else self.variables
-        before = {name: value for name, value in rows.items() if first and name not in old}
-        self.variables = before | old | rows
+        before = {name: text for name, text in options.items() if first and name not in old}
+        self.variables = before | old | options
 
-    def expanded(self) -> dict[str, str]:
-        """Return the variables' values, each expanded by those before it."""
+    def expander(self) -> Callable[[str], str]:
+        """Return what puts variables' values into an option, each expanded by those before it."""
         values: dict[str, str] = {}
+        asked = Variables(self._text)
+
+        def once(text: str) -> str:
+            return expand(text, values)
+
         for name, text in self.variables.items():
             if name == "include":
-                self._include(_expand(text, values), values)
+                self._include(once(text), values)
             else:
-                values[name] = _expand(text, values)
-        return values
+                values[name] = asked.expand(once(text))
+        self.notes += asked.notes()
+        return lambda text: asked.expand(settled(text, once))
 
     def _include(self, path: str, values: dict[str, str]) -> None:
         text = self._text(path)
         if text is None:
             self.notes.append(f"{path} is not there: the profile's own defaults hold")
             return
-        parser = _parser(f"[variables]\n{text}", path, bare=True)
-        for name, value in _rows(parser, "variables").items():
-            values[name] = _expand(value, values)
+        for name, value in file_rows(text, path).items():
+            values[name] = expand(value, values)
 
 
 def _places(name: str) -> Iterator[str]:
@@ -239,18 +224,14 @@ def _places(name: str) -> Iterator[str]:
         yield f"{folder}/{name}/tuned.conf"
 
 
-def _expand(text: str, values: Mapping[str, str]) -> str:
-    """Put the values of variables in; unknown ones stay, as TuneD has it."""
-    found = VARIABLE.sub(lambda match: values.get(match[1], match[0]), text)
-    return re.sub(r"\\(\$\{\w+\})", r"\1", found)
-
-
-def _unit(profile: str, name: str, rows: Mapping[str, str], variables: Mapping[str, str]) -> Unit:
+def _unit(
+    profile: str, name: str, given: Mapping[str, str], expanded: Callable[[str], str]
+) -> Unit:
     for word in CONDITIONS:
-        if word in rows:
+        if word in given:
             problem = f"[{name}] has {word}, which only TuneD on the host itself can answer"
             raise _wrong(profile, problem)
-    found = {key: unquote(_expand(value, variables)) for key, value in rows.items()}
+    found = {key: unquote(expanded(value)) for key, value in given.items()}
     for key, value in found.items():
         _check_expanded(profile, f"[{name}] {key}", value)
     try:
@@ -265,6 +246,6 @@ def _check_expanded(profile: str, where: str, value: str) -> None:
     if FUNCTION.search(value):
         remedy = "plan with --option and the value that it gives there"
         raise _wrong(profile, f"{where} needs a built-in function of TuneD on the host", remedy)
-    unknown = VARIABLE.search(value)
+    unknown = REFERENCE.search(value)
     if unknown:
         raise _wrong(profile, f"{where}: variable {unknown[1]} is not set")

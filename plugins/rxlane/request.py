@@ -11,7 +11,6 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
-SECTION = "rxlane"  # the section's name in messages about options from the command line
 SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
 PROFILE_LIMIT = 1 << 20  # bytes
 
@@ -46,26 +45,27 @@ def from_options(texts: Sequence[str], devices: Sequence[str]) -> Policy:
     """Return the policy of `--option NAME=VALUE` arguments; OPTION when there is none."""
     from rxlane.policy import parse_assignments, parse_mixed
 
-    options = parse_assignments(texts, SECTION)
+    options = parse_assignments(texts)
     if not options:
         problem = "no option is given, so there is nothing to do"
         raise RxlaneError(Kind.OPTION, problem, remedy="give for instance --option threaded=on")
-    return parse_mixed(SECTION, devices, options)
+    return parse_mixed(devices, options)
 
 
 def from_profile(names: str, links: Collection[Link]) -> tuple[Policy, tuple[str, ...]]:
     """Return the policy of TuneD profiles on these links, and notes about what was not found."""
     from rxlane import policy, profile
 
-    found = profile.load(_utf8(names, "surrogateescape"), _profile_file)
+    found = profile.load(_utf8(names, "surrogateescape"), profile_file)
     return policy.parse(found.sections(links)), tuple(found.notes)
 
 
-def _profile_file(path: str) -> str | None:
+def profile_file(path: str) -> str | None:
+    """Return the text of a file of TuneD's, None when it is not there; raises FORMAT."""
     try:
         # In UTF-8 as profiles are, which may name others: the locale's own characters may be few.
         return text_of(path, PROFILE_LIMIT, path.encode("utf-8", "surrogateescape"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         reason = os.strerror(error.errno or 0)

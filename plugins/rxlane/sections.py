@@ -33,8 +33,16 @@ class Named:
         """Return the option as the operator wrote it, for messages."""
         return dict(self.text).get(name, "")
 
+    def reason(self, *names: str) -> str:
+        """Return those of these options that the operator gave, as the reason of a change."""
+        given = [f"{name}={self.option(name)}" for name in names if self.option(name)]
+        return f"{' '.join(given)} in [{self.name}]"
+
 
 MAX = "max"  # as many as the device has
+# The options of a section that make the class of its threads, those of rx threads too.
+SCHED_OPTIONS = ("thread_policy", "thread_priority", "thread_nice")
+RX_SCHED_OPTIONS = tuple(f"rx_{option}" for option in SCHED_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

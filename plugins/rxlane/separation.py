@@ -32,7 +32,7 @@ from rxlane.model import Lane, Link, Queue, Topology, lanes
 from rxlane.placement import pool
 from rxlane.placer import Placer, Request
 from rxlane.plan import WHOLE, Target
-from rxlane.sections import THREADS_AUTO, FlowSteering, Section
+from rxlane.sections import RX_SCHED_OPTIONS, THREADS_AUTO, FlowSteering, Section
 from rxlane.wanted import Chosen, Wanted
 
 NO_FILE = "kernel has no rx_threads"
@@ -63,7 +63,7 @@ class _Job:
         return Target(self.link.name, number, item)
 
     def reason(self, option: str) -> str:
-        return f"{option}={self.section.option(option)} in [{self.section.name}]"
+        return self.section.reason(option)
 
 
 def plan(
@@ -241,7 +241,7 @@ def _settings(draft: Draft, host: Topology, job: _Job, one: Wanted, cpus: tuple[
         value = KERNEL if free else cpulist.render(cpus)
         draft.want(job.target(RX_THREAD_CPUS, number), value, job.reason("rx_thread_cpus"))
     if section.rx_sched is not None:
-        reason = f"rx_thread_policy={section.rx_sched} in [{section.name}]"
+        reason = section.reason(*RX_SCHED_OPTIONS)
         draft.want(job.target(RX_THREAD_SCHED, number), section.rx_sched, reason)
 
 
@@ -254,7 +254,7 @@ def exclude(draft: Draft, devices: Iterable[Device]) -> None:
         if not draft.wanted(Target(link.name, WHOLE, RX_THREADS)):
             continue
         queues = sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index)
-        reason = f"rx_threads={section.option('rx_threads')} in [{section.name}]: {ONE_OF_BOTH}"
+        reason = f"{section.reason('rx_threads')}: {ONE_OF_BOTH}"
         for queue in queues:
             steered: tuple[tuple[str, object, Value], ...] = (
                 (RPS, queue.rps_cpus, OFF),

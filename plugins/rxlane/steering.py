@@ -62,7 +62,7 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
         draft.skip(link.name, WHOLE, RPS, "left-alone", SEPARATED)
         return
     own, every = _steered(draft, link), len(_receiving(link))
-    reason = f"rps={section.option('rps')} in [{section.name}]"
+    reason = section.reason("rps")
     near = placer.ordinary(link.node)
     # A queue kept for management has a CPU as well.
     stand = [draft.stands(Target(link.name, queue.index, RPS)) for queue in own]
@@ -139,7 +139,7 @@ def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
             cpus = cpulist.render(_senders_cpus(host, queue.index, len(senders)))
         elif section.xps == "rxqs" and queue.index in receivers:
             rxqs = str(queue.index)
-        reason = f"xps={section.option('xps')} in [{section.name}]"
+        reason = section.reason("xps")
         draft.want(Target(link.name, queue.index, XPS), cpus, reason)
         if queue.xps_rxqs is not None:
             draft.want(Target(link.name, queue.index, XPS_RXQS), rxqs, reason)
@@ -190,7 +190,7 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
     if not entries or table is None:
         return
     section = wanted[0][0]
-    reason = f"rfs={section.option('rfs')} in [{section.name}]: {queues} queues"
+    reason = f"{section.reason('rfs')}: {queues} queues"
     draft.want(target, size, reason)
 
 
@@ -198,7 +198,7 @@ def _device_flows(
     draft: Draft, section: FlowSteering, link: Link, entries: int, table: bool
 ) -> None:
     own = _steered(draft, link)
-    reason = f"rfs={section.option('rfs')} in [{section.name}]"
+    reason = section.reason("rfs")
     if entries and not table:
         draft.skip(link.name, WHOLE, RFS, "unsupported", NO_TABLE)
         return
@@ -227,7 +227,7 @@ def _arfs(draft: Draft, devices: list[Device]) -> None:
                 why = f"driver {link.driver or 'unknown'} has no filters to steer flows by"
                 draft.skip(link.name, WHOLE, NTUPLE, "unsupported", why)
             continue
-        reason = f"arfs={section.arfs} in [{section.name}]"
+        reason = section.reason("arfs")
         draft.want(Target(link.name, WHOLE, NTUPLE), section.arfs, reason)
 
 
@@ -242,4 +242,4 @@ def _sysctls(draft: Draft, sections: Iterable[FlowSteering]) -> None:
                 why = "this kernel or network namespace does not have it"
                 draft.skip(HOST, WHOLE, name, "unsupported", why)
             else:
-                draft.want(target, value, f"{option}={value} in [{section.name}]")
+                draft.want(target, value, section.reason(option))

@@ -17,8 +17,10 @@ from typing import Any, ClassVar, cast
 from rxlane import policy, tuned_compat
 from rxlane.converge import Log
 from rxlane.profile import exact_names
+from rxlane.request import profile_file
 from rxlane.tuned_compat import Adapter, Report, Row
 from rxlane.tuned_keep import Keeper
+from rxlane.variables import Variables, settled
 
 
 class Joint:
@@ -94,6 +96,9 @@ class Joint:
         with self._lock:
             self._live.discard((kind, name))
 
+
+# What the profile that TuneD loads asks of its variables file, see function_rxlane_variable.py.
+VARIABLES = Variables(profile_file)
 
 _joint: Joint | None = None
 
@@ -223,9 +228,15 @@ class Facet:
                 *self._absent.get(instance.name, ()),
             }
             if devices:
-                options = ((k, self._variables.expand(v)) for k, v in instance.options.items())
+                options = ((k, self._expanded(v)) for k, v in instance.options.items())
                 found.append(Row(instance.name, frozenset(devices), tuple(options), self.KIND))
         return tuple(found)
+
+    def _expanded(self, value: str | None) -> str | None:
+        # Once is enough for TuneD, whose variables files have all values in place.
+        if value is not None:
+            value = settled(value, self._variables.expand_static)
+        return cast("str | None", self._variables.expand(value))
 
     def _say(self, level: str, text: str) -> None:
         getattr(self.LOG, level)(f"rxlane: {text}")
@@ -236,6 +247,8 @@ class Facet:
         return report.ok
 
     def _instance_apply_static(self, instance: Any) -> None:
+        for note in VARIABLES.notes():
+            self._say("warning", note)
         report = self._joint.apply(self.KIND, instance.name)
         if report is not None:
             self._log(instance, report)

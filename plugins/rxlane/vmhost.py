@@ -43,8 +43,7 @@ def _chosen(
     taken = sorted({*cpus} & {*snapshot.vcpus})
     if taken:
         draft.warnings.append(
-            f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]: vCPUs are bound to"
-            f" {cpulist.render(taken)} as well"
+            f"{section.reason('vhost_cpus')}: vCPUs are bound to {cpulist.render(taken)} as well"
         )
     if cpus:
         return cpus
@@ -60,7 +59,7 @@ def _workers(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[
         why = "vCPUs are bound to every housekeeping CPU, or real-time threads poll there"
         draft.skip(HOST, WHOLE, VHOST_CPUS, "left-alone", why)
         return
-    reason = f"vhost_cpus={section.option('vhost_cpus')} in [{section.name}]"
+    reason = section.reason("vhost_cpus")
     for tap in taps:
         for number, thread in enumerate(tap.vhosts):
             # __sched_setaffinity() drops the others, and answers EINVAL where none is left.
@@ -77,7 +76,7 @@ def _rps(draft: Draft, section: FlowSteering, taps: list[Link], cpus: tuple[int,
     check_rps(draft.view.snapshot.topology, section, "tap_rps", cpus)
     if not taps:
         draft.skip(HOST, WHOLE, f"{RPS} of taps", "left-alone", NO_TAP)
-    reason = f"tap_rps={section.option('tap_rps')} in [{section.name}]"
+    reason = section.reason("tap_rps")
     for tap in taps:
         if cpus and draft.separated(tap):
             draft.skip(tap.name, WHOLE, RPS, "left-alone", SEPARATED)

@@ -132,6 +132,53 @@ def test_variables_are_the_operators(guest: Host) -> None:
     assert differing(before, guest.settings()) == {}
 
 
+@pytest.fixture
+def composed(guest: Host) -> Iterator[Host]:
+    """A profile with a variables file of its own, and one that includes ours."""
+    original = guest.vm.read(VARIABLES)
+    files = {
+        "partner-variables.conf": "isolated_cores=5-7\n",
+        "profiles/partner/tuned.conf": "[variables]\ninclude=/etc/tuned/partner-variables.conf\n"
+        "[sysctl]\nvm.swappiness=11\n",
+        "profiles/child/tuned.conf": f"[main]\ninclude={PROFILE}\n"
+        "[variables]\nrx_defer_hard_irqs=55\n",
+    }
+    for name, text in files.items():
+        guest.run("mkdir", "-p", f"/etc/tuned/{name}".rpartition("/")[0])
+        guest.vm.put(text.encode(), f"/etc/tuned/{name}")
+    try:
+        yield guest
+    finally:
+        guest.vm.put(original, VARIABLES)
+        guest.run("tuned-adm", "off", timeout=180)
+        guest.run("rm", "-r", *(f"/etc/tuned/{name}".removesuffix("/tuned.conf") for name in files))
+
+
+@pytest.mark.kernels(OURS)
+def test_beside_another_profile_and_below_a_child(composed: Host) -> None:
+    """The file of each profile counts, the child's variables win over it, and plan knows all."""
+    host, before = composed, composed.settings()
+    text = "rx_thread_cpus=${isolated_cores}\nrx_gro_flush_timeout=33000\nrx_defer_hard_irqs=7\n"
+    host.vm.put(f"{text}rx_thraeded=off\n".encode(), VARIABLES)
+    host.run("tuned-adm", "profile", "partner", "child", timeout=180)
+    assert host.run("cat", "/proc/sys/vm/swappiness").stdout.strip() == "11"
+    cpus = {
+        host.run("taskset", "-cp", str(pid)).stdout.split()[-1]
+        for pid in thread_pids(host).values()
+    }
+    assert cpus == {"5", "6", "7"}
+    lanes = host.lanes(host.vm.nic)
+    assert [lane["defer-hard-irqs"] for lane in lanes] == [0, 55, 55, 55]
+    assert [lane["gro-flush-timeout"] for lane in lanes] == [0, 33000, 33000, 33000]
+    said = host.run("tail", "-n", "40", TUNED_LOG).stdout
+    assert "rx_thraeded has no effect" in said and "did you mean rx_threaded?" in said
+    planned = host.run("rxlane", "plan", "--profile", "partner child")
+    assert "\n0 to change, " in planned.stdout and "rx_thraeded" in planned.stderr
+    assert "succeeded" in host.run("tuned-adm", "verify", timeout=180).stdout.lower()
+    host.run("tuned-adm", "off", timeout=180)
+    assert differing(before, host.settings()) == {}
+
+
 @pytest.mark.kernels(OURS)
 def test_the_command_does_the_same(guest: Host) -> None:
     before = guest.settings()

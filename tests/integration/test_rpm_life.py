@@ -26,6 +26,7 @@ NAMES = ("python3-rxlane", "rxlane", "tuned-profiles-rxlane", "rxlane-kernel-pat
 WAITING = NAMES[:3]
 SITE = "/usr/lib/python3.12/site-packages"
 LED = "/usr/lib/python3/dist-packages"
+FOLDERS = ("plugins", "profiles/functions")  # of TuneD, with files of ours
 PRESETS = "/usr/lib/systemd/system-preset"
 PROFILE = "net-low-latency"
 RPM = ("rpm", "--nodeps", "--nosignature")
@@ -49,7 +50,7 @@ def host() -> Iterator[Host]:
         vm.put(READER, "/root/reader.py")
         vm.run(["systemctl", "stop", "irqbalance"], timeout=60)
         vm.put(f"{SITE}\n".encode(), f"{LED}/as-on-rhel.pth")
-        vm.run(["mkdir", "-p", f"{SITE}/tuned/plugins"])
+        vm.run(["mkdir", "-p", *(f"{SITE}/tuned/{folder}" for folder in FOLDERS)])
         # As Fedora's and RHEL's release packages have it.
         vm.put(b"disable *\n", f"{PRESETS}/99-default-disable.preset")
         vm.run(["rpm", "--initdb"])
@@ -58,14 +59,15 @@ def host() -> Iterator[Host]:
 
 
 def lead_tuned(host: Host) -> None:
-    """TuneD looks for plugins where it was installed itself."""
-    host.run("sh", "-c", f"ln -sf {SITE}/tuned/plugins/plugin_*.py {LED}/tuned/plugins/")
+    """TuneD looks for plugins and functions where it was installed itself."""
+    for folder in FOLDERS:
+        host.run("sh", "-c", f"ln -sf {SITE}/tuned/{folder}/*.py {LED}/tuned/{folder}/")
     host.run("systemctl", "restart", "tuned", timeout=180)
 
 
 def let_go(host: Host) -> None:
     """Without that, and what Python compiled: RHEL's packages have it among their files."""
-    host.run("find", f"{LED}/tuned/plugins", "-type", "l", "-delete")
+    host.run("find", *(f"{LED}/tuned/{folder}" for folder in FOLDERS), "-type", "l", "-delete")
     host.run("find", SITE, "-name", "__pycache__", "-prune", "-exec", "rm", "-r", "{}", "+")
 
 

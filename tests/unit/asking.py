@@ -33,7 +33,7 @@ def policy(*devices: str, **options: str) -> Policy:
 
 
 def asked(*devices: str, **options: object) -> Policy:
-    return parse_mixed("x", devices, {n: str(v) for n, v in options.items()})
+    return parse_mixed(devices, {n: str(v) for n, v in options.items()})
 
 
 def host(*links: Link, cpus: Topology | None = None) -> Snapshot:

@@ -8,9 +8,11 @@ paragraph of options belongs to the comment above it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from rxlane.variables import CALL
 
 FOLDER = Path(__file__).parents[2] / "tuned-profiles"
 TABLE = FOLDER / "settings.md"
@@ -42,17 +44,28 @@ def paragraphs(text: str) -> Iterator[list[str]]:
             yield lines
 
 
-def variables(text: str) -> dict[str, str]:
+def defaults_of(profile: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a profile, each of which asks for its own value, by their defaults."""
+    found = {}
+    for name, text in variables.items():
+        call = CALL.fullmatch(text)
+        assert call and call.groups()[:2] == (profile, name), f"{profile}: {name}={text}"
+        found[name] = call[3]
+    return found
+
+
+def variables(profile: str, text: str) -> dict[str, str]:
     """The defaults of [variables]."""
     found = re.search(r"^\[variables\]$(.*?)^\[", text, re.MULTILINE | re.DOTALL)
     lines = found[1].splitlines() if found else []
-    pairs = (line.split("=", 1) for line in lines if re.match(r"[a-z_]+=", line))
-    return {name: value for name, value in pairs if name != "include"}
+    return defaults_of(
+        profile, dict(line.split("=", 1) for line in lines if re.match(r"[a-z_]+=", line))
+    )
 
 
-def rows(text: str) -> list[Row]:
+def rows(profile: str, text: str) -> list[Row]:
     """Every option of the plugins' sections, in the profile's order."""
-    defaults = variables(text)
+    defaults = variables(profile, text)
     section, made = "", []
     for lines in paragraphs(text):
         comment = " ".join(line[1:].strip() for line in lines if line.startswith("#"))
@@ -71,7 +84,7 @@ def table(name: str) -> str:
     text = (FOLDER / name / "tuned.conf").read_text()
     lines = [f"\n## {name}\n", "| setting | value | variable | reason and source |",
              "| --- | --- | --- | --- |"]  # fmt: skip
-    for row in rows(text):
+    for row in rows(name, text):
         value = f"`{row.value}`" if row.value else "*the host's*"
         variable = f"`{row.variable}`" if row.variable else ""
         reason = row.reason.replace("|", "\\|")

@@ -30,7 +30,7 @@ PER_QUEUE = simhost.BUSY_POLL
 def asked(*devices: str, **options: str) -> Policy:
     """A policy of options; irq__NAME stands for irq_layout.NAME."""
     spelled = {name.replace("irq__", "irq_layout."): value for name, value in options.items()}
-    return parse_mixed("lanes", devices, spelled)
+    return parse_mixed(devices, spelled)
 
 
 def refusal(start: Snapshot, **options: str) -> str:
@@ -87,7 +87,7 @@ def test_thread_of_a_napi(
     policy: str, options: dict[str, str], where: str, setting: str, how: str
 ) -> None:
     assert refusal(threaded(policy=policy).observe(), **options) == (
-        f"[lanes] {where} eth0 queue 1: setting {setting} would {how} thread 1001"
+        f"[napi] {where} eth0 queue 1: setting {setting} would {how} thread 1001"
         f" (napi/eth0-8194), whose class SCHED_{policy.upper()} could not be restored;"
         " `chrt --other --pid 0 1001` makes way"
     )
@@ -127,7 +127,7 @@ def test_a_thread_of_another_device() -> None:
     sim = threaded()
     other = simhost.link("eth1", 2, ifindex=3, base=9000)
     sim.links["eth1"] = other
-    policy = parse_mixed("lanes", ["eth1"], {"threaded": "on", "thread_cpus": "auto"})
+    policy = parse_mixed(["eth1"], {"threaded": "on", "thread_cpus": "auto"})
     assert decide(sim.observe(), policy).changes
 
 
@@ -138,7 +138,7 @@ def test_threads_of_a_whole_device() -> None:
     sim = threaded(queue=0, kernel=simhost.STOCK)
     text = refusal(sim.observe(), threaded="off")
     assert text.startswith(
-        "[lanes] threaded=off eth0 queue 0: setting threaded to off would end thread 1000"
+        "[napi] threaded=off eth0 queue 0: setting threaded to off would end thread 1000"
     )
     # What is not laid out itself is switched off with the others.
     assert "queue 0" in refusal(sim.observe(), threaded="off", management_queues="1")
@@ -179,7 +179,7 @@ def handlers(policy: str = "deadline") -> Snapshot:
 )
 def test_thread_of_an_interrupt(policy: str, options: dict[str, str], where: str, how: str) -> None:
     text = refusal(handlers(policy), **options)
-    assert text.startswith(f"[lanes] {where} eth0 queue 0: setting irq-thread")
+    assert text.startswith(f"[irq_layout] {where} eth0 queue 0: setting irq-thread")
     assert f"would {how} thread 500 (irq/40-nic-40), whose class SCHED_{policy.upper()}" in text
     assert text.endswith("; `chrt --other --pid 0 500` makes way")
 
@@ -203,7 +203,7 @@ def forced(policy: str = "deadline") -> Snapshot:
 @pytest.mark.parametrize("policy", UNKNOWN_SCHED)
 def test_a_thread_that_follows_its_interrupt(policy: str) -> None:
     assert refusal(forced(policy), irq_cpus="4") == (
-        "[lanes] irq_cpus=4 eth0 queue 1: setting irq-cpus to 4 would move thread 77"
+        "[irq_layout] irq_cpus=4 eth0 queue 1: setting irq-cpus to 4 would move thread 77"
         f" (irq/41-nic-41), whose class SCHED_{policy.upper()} could not be restored;"
         " `chrt --other --pid 0 77` makes way"
     )
@@ -244,7 +244,7 @@ def separated(number: int = 1, policy: str = "deadline", count: int = 3) -> Snap
 )
 def test_an_rx_thread(policy: str, options: dict[str, str], where: str, how: str) -> None:
     text = refusal(separated(policy=policy), **options)
-    assert text.startswith(f"[lanes] {where} eth0: setting rx-thread")
+    assert text.startswith(f"[flow_steering] {where} eth0: setting rx-thread")
     assert f"would {how} thread 201 (rx1/eth0), whose class SCHED_{policy.upper()}" in text
     assert text.endswith("; `chrt --other --pid 0 201` makes way")
 
@@ -269,7 +269,7 @@ def resettable(driver: str, policy: str = "deadline") -> Snapshot:
 def test_a_driver_that_makes_threads_anew(option: str, value: str) -> None:
     start = resettable("ixgbe")
     text = refusal(start, **{option: value})
-    assert text.startswith(f"[lanes] {option}={value} eth0 queue 2: setting ")
+    assert text.startswith(f"[napi] {option}={value} eth0 queue 2: setting ")
     assert "would end thread 1002 (napi/eth0-8195)" in text
     assert changed(resettable("virtio_net"), **{option: value})
     assert changed(start, rx_usecs="9")
@@ -288,7 +288,9 @@ def test_a_vhost_thread() -> None:
     tap = Link("tap0", 9, True, False, tap=True, vhosts=(worker,))
     start = simhost.snapshot(simhost.link(), tap)
     text = refusal(start, vhost_cpus="4")
-    assert text.startswith("[lanes] vhost_cpus=4 tap0: setting vhost-cpus to 4 would move thread")
+    assert text.startswith(
+        "[flow_steering] vhost_cpus=4 tap0: setting vhost-cpus to 4 would move thread"
+    )
     assert not changed(start, vhost_cpus="0-1")
 
 
@@ -388,7 +390,7 @@ def test_a_layout_that_is_kept_stands_as_it_is(store: Store, policy: str) -> Non
     assert bench.host.writes == writes and store.path.read_bytes() == journal
     ((level, text),) = bench.log
     assert level == "error" and f"`chrt --other --pid 0 {pid}` makes way" in text
-    assert text.startswith("eth0 went up: [lanes] thread_nice=5 eth0 queue 2: ")
+    assert text.startswith("eth0 went up: [napi] thread_nice=5 eth0 queue 2: ")
     give(bench.host, 2, "other")
     assert bench.happens(FEATURES)
     assert simhost.settings(bench.host) == during and "put right" in bench.log[-1][1]

@@ -101,7 +101,7 @@ def test_values_that_are_offered_are_taken(name: str) -> None:
         more = beside.get(name, {})
         if value in ("other", "batch", "idle"):
             more = {}
-        policy.parse_mixed("x", [], {name: value, **more})
+        policy.parse_mixed([], {name: value, **more})
 
 
 # What a device may be named, and as what it stands in the command line.

@@ -164,7 +164,7 @@ def test_only_the_devices_of_that_apply(store: Store) -> None:
 def test_settings_of_the_host_come_back_with_the_apply_that_wrote_them(store: Store) -> None:
     host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), TWO)))
     backlog = host.sysctls["net.core.netdev_max_backlog"]
-    apply(host, store, parse_mixed("cli", ("eth0",), {"netdev_max_backlog": "5000"}), {"eth0"})
+    apply(host, store, parse_mixed(("eth0",), {"netdev_max_backlog": "5000"}), {"eth0"})
     pending = arm(host, store, [3])
     apply(host, store, policy("eth1", threaded="on"), {"eth1"})
     confirm.expire(host, store, pending)

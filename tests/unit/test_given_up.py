@@ -132,7 +132,7 @@ def test_two_rollbacks_in_a_row_end_both(store: Store) -> None:
     """The second comes before anybody has looked for the first, and there are originals left."""
     host = two_links()
     host.links["eth2"] = simhost.link("eth2", 2, ifindex=4, base=9100)
-    apply(host, store, parse_mixed("cli", ("eth2",), {"defer_hard_irqs": "7"}), {"eth2"})
+    apply(host, store, parse_mixed(("eth2",), {"defer_hard_irqs": "7"}), {"eth2"})
     kept = {name: keep(host, store, name) for name in ("eth0", "eth1")}
     for name in kept:
         rollback(host, store, {name}, for_good=True)
@@ -170,9 +170,9 @@ def of_session() -> SimHost:
 
 def test_an_option_that_is_dropped_does_not_cut_off_a_login(store: Store) -> None:
     host = of_session()
-    asked = parse_mixed("cli", ("eth0",), {"channels": "2"})
+    asked = parse_mixed(("eth0",), {"channels": "2"})
     apply(host, store, replace(asked, confirmed=True), ["eth0"])
-    other = parse_mixed("cli", ("eth0",), {"threaded": "on"})
+    other = parse_mixed(("eth0",), {"threaded": "on"})
     done = apply(host, store, other, ["eth0"])
     assert [napi.threaded for napi in host.links["eth0"].napis] == [1, 1]
     assert [str(skip) for skip in done.plan.skips] == [
@@ -191,10 +191,10 @@ def test_hidden_logins_count_for_what_goes_back_only(store: Store) -> None:
     """Who asks for new queues knows of them; the host's settings cut off nobody."""
     host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))
     host.hidden_logins = True
-    asked = parse_mixed("cli", ("eth0",), {"channels": "2", "netdev_max_backlog": "5000"})
+    asked = parse_mixed(("eth0",), {"channels": "2", "netdev_max_backlog": "5000"})
     apply(host, store, asked)
-    apply(host, store, parse_mixed("cli", ("eth0",), {"channels": "2"}))
-    done = apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
+    apply(host, store, parse_mixed(("eth0",), {"channels": "2"}))
+    done = apply(host, store, parse_mixed(("eth0",), {"threaded": "off"}))
     assert [(s.item, s.kind) for s in done.plan.skips] == [("channels-combined", "left-alone")]
     assert host.links["eth0"].count("rx") == 2
 
@@ -248,8 +248,8 @@ def test_who_was_too_late_for_the_lock_is_tried_again(tmp_path: Path) -> None:
 def test_what_came_back_is_left_to_who_sets_it_next(store: Store) -> None:
     """Such as irqbalance: an option that is asked for no more is put back once."""
     host = SimHost(simhost.whole(simhost.snapshot()))
-    apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "on", "irq_cpus": "2-3"}))
-    less = parse_mixed("cli", ("eth0",), {"threaded": "on"})
+    apply(host, store, parse_mixed(("eth0",), {"threaded": "on", "irq_cpus": "2-3"}))
+    less = parse_mixed(("eth0",), {"threaded": "on"})
     for _ in range(2):
         apply(host, store, less)
     host.write_irq(40, "5")
@@ -260,9 +260,9 @@ def test_what_came_back_is_left_to_who_sets_it_next(store: Store) -> None:
 
 def test_a_journal_of_nothing_is_none(store: Store) -> None:
     host = SimHost(simhost.whole(simhost.snapshot()))
-    apply(host, store, parse_mixed("cli", ("eth0",), {"irq_cpus": "2-3"}))
+    apply(host, store, parse_mixed(("eth0",), {"irq_cpus": "2-3"}))
     for _ in range(2):
-        apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "off"}))
+        apply(host, store, parse_mixed(("eth0",), {"threaded": "off"}))
     assert store.load() is None
 
 
@@ -282,7 +282,7 @@ def test_pollers_that_go_back_with_the_plan_do_not_count(store: Store) -> None:
 
 def test_a_damaged_word_to_keepers_is_replaced(store: Store) -> None:
     host = SimHost(simhost.whole(simhost.snapshot()))
-    apply(host, store, parse_mixed("cli", ("eth0",), {"threaded": "on"}))
+    apply(host, store, parse_mixed(("eth0",), {"threaded": "on"}))
     word = store.given_up.path
     word.write_text("{")
     with pytest.raises(RxlaneError, match="given-up.json"):

@@ -25,7 +25,7 @@ from unit.simhost import MemoryStore, SimHost, tuned
 
 
 def asked(*devices: str, **options: object) -> Policy:
-    return policy.parse_mixed("x", devices, {n: str(v) for n, v in options.items()})
+    return policy.parse_mixed(devices, {n: str(v) for n, v in options.items()})
 
 
 def host(*links: Link, kernel: Capabilities = simhost.BUSY_POLL, **more: object) -> Snapshot:
@@ -105,7 +105,7 @@ def test_rings_and_coalescing() -> None:
         "eth0/all/rx-usecs": 0,
     }
     assert [c.before for c in plan.changes] == [256, 256, "on", 3]
-    assert "ring_rx=max in [x]" in plan.changes[0].reason
+    assert "ring_rx=max in [napi]" in plan.changes[0].reason
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_device_that_is_down() -> None:
 def test_new_queues_under_a_login_are_refused() -> None:
     start = host(sessions=("eth0",))
     assert "logged in over this device" in refusal(start, asked(channels=2))
-    assert refusal(start, asked(channels=2)).startswith("[x] channels=2 eth0:")
+    assert refusal(start, asked(channels=2)).startswith("[napi] channels=2 eth0:")
     assert after(decide(start, asked(channels=2, allow_session_reset=1)))
     assert after(decide(start, replace(asked(channels=2), confirmed=True)))
     assert after(decide(host(sessions=("eth7",)), asked(channels=2)))

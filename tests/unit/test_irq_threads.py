@@ -221,11 +221,11 @@ def test_bad_options(options: dict[str, str], words: str) -> None:
 
 
 def test_on_the_command_line_the_kind_comes_first() -> None:
-    found = parse_mixed("rxlane", ("eth0",), {"threaded": "off", "irq_layout.threaded": "on@1-"})
+    found = parse_mixed(("eth0",), {"threaded": "off", "irq_layout.threaded": "on@1-"})
     assert [r.mode for r in found.sections[0].modes] == ["off"]
     assert [r.mode for r in found.irq[0].modes] == ["on"]
     with pytest.raises(RxlaneError, match="unknown option"):
-        parse_mixed("rxlane", (), {"napi.threaded": "on"})
+        parse_mixed((), {"napi.threaded": "on"})
 
 
 # -- applying ---------------------------------------------------------------------------------

@@ -220,9 +220,9 @@ def test_kernel_without_steering_is_reported() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"irq_cpus": "3,64"}, "[x] irq_cpus=3,64: CPU 64 does not exist"),
+        ({"irq_cpus": "3,64"}, "[irq_layout] irq_cpus=3,64: CPU 64 does not exist"),
         ({"irq_cpus": "5"}, "CPU 5 is offline; CPUs 0-4,6-7 are online"),
-        ({"rps": "0,9"}, "[x] rps=0,9: CPU 9 does not exist"),
+        ({"rps": "0,9"}, "[flow_steering] rps=0,9: CPU 9 does not exist"),
         ({"rps": "5"}, "CPU 5 is offline"),
         ({"rps": "6-7"}, "CPU 7 is isolated"),
     ],

@@ -52,7 +52,7 @@ def host() -> SimHost:
 def tried(options: dict[str, str]) -> tuple[SimHost, MemoryStore]:
     """A host after the operator's trial on eth0."""
     made, store = host(), MemoryStore()
-    apply(made, store, policy.parse_mixed("trial", ["eth0"], options), {"eth0"})
+    apply(made, store, policy.parse_mixed(["eth0"], options), {"eth0"})
     return made, store
 
 

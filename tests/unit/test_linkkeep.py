@@ -107,7 +107,7 @@ def test_queues_do_not_go_back_under_a_login_that_is_hidden(bench: Bench) -> Non
     start = simhost.settings(bench.host)
     bench.start_service("eth0", **POLL)
     options = {"channels": "2", "netdev_max_backlog": "5000"}
-    apply(bench.host, bench.store, parse_mixed("cli", ("eth0",), options), {"eth0", HOST})
+    apply(bench.host, bench.store, parse_mixed(("eth0",), options), {"eth0", HOST})
     bench.host.hidden_logins = True
     assert bench.look("eth0") and bench.modes("eth0") == [0, 2]
     bench.host.write_napi(bench.host.links["eth0"].napis[1].napi_id, {"threaded": "off"})

@@ -21,7 +21,7 @@ from unit.simhost import MemoryStore, SimHost
 
 
 def asked(**options: object) -> Policy:
-    return policy.parse_mixed("x", (), {n: str(v) for n, v in options.items()})
+    return policy.parse_mixed((), {n: str(v) for n, v in options.items()})
 
 
 def host(adaptive: int = 1, usecs: int = 50) -> Snapshot:

@@ -23,7 +23,7 @@ THREADED = {"threaded": "on", "thread_nice": "auto"}
 
 @pytest.mark.parametrize("policy", ["", "other", "batch"])
 def test_by_what_the_host_is(policy: str) -> None:
-    asked = parse_mixed("x", ["eth0"], THREADED | {"thread_policy": policy})
+    asked = parse_mixed(["eth0"], THREADED | {"thread_policy": policy})
     name = policy or "other"
     on_host = values(decide(HOST, asked), "thread-sched").values()
     in_guest = values(decide(GUEST, asked), "thread-sched").values()
@@ -39,7 +39,7 @@ def test_threads_of_all_kinds() -> None:
         "rx_thread_nice": "auto",
     }
     irqs = tuple(replace(irq, threaded=0) for irq in GUEST.irqs)
-    plan = decide(replace(GUEST, irqs=irqs), parse_mixed("x", ["eth0"], options))
+    plan = decide(replace(GUEST, irqs=irqs), parse_mixed(["eth0"], options))
     for item in ("irq-thread-sched", "rx-thread-sched"):
         assert {*values(plan, item).values()} == {f"other:{niceness.IN_GUEST}"}
 
@@ -49,7 +49,7 @@ def test_threads_of_all_kinds() -> None:
 )
 def test_classes_without_nice_levels(more: dict[str, str]) -> None:
     with pytest.raises(RxlaneError, match="has no meaning with") as caught:
-        parse_mixed("x", ["eth0"], THREADED | more)
+        parse_mixed(["eth0"], THREADED | more)
     assert caught.value.option == "thread_nice"
 
 

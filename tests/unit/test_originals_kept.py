@@ -122,7 +122,7 @@ def test_napis_that_cannot_be_reached_hold_up_nothing_else(
     host = SimHost(simhost.whole(simhost.snapshot()))
     before = simhost.settings(host)
     more = {"irq_cpus": "2", "rps": "1-2", "netdev_max_backlog": "4096", "timer_migration": "0"}
-    apply(host, store, parse_mixed("x", ("eth0",), OPTIONS | more))
+    apply(host, store, parse_mixed(("eth0",), OPTIONS | more))
 
     def lose(_: object) -> dict[int, RxlaneError]:
         raise lost

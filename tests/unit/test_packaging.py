@@ -40,7 +40,7 @@ def installed_patterns(suffix: str) -> list[str]:
 def shipped() -> list[Path]:
     """What must be in a package beside the library: profiles, their files, plugins, manuals."""
     profiles = [path for path in (TREE / "tuned-profiles").rglob("*") if path.is_file()]
-    plugins = (TREE / "plugins" / "tuned").glob("plugin_*.py")
+    plugins = (TREE / "plugins" / "tuned").glob("*.py")
     manuals = (TREE / "plugins" / "doc").glob("*.[1-9]")
     others = (path for name in ("completion", "systemd", "udev")
               for path in (TREE / "plugins" / name).iterdir())  # fmt: skip
@@ -268,13 +268,13 @@ def test_tuned_brings_back_what_a_dead_one_left() -> None:
     assert "debian/50-rxlane.conf" in installed_patterns("install")
     line = re.search(r"^ExecStartPre=-/usr/bin/rxlane (.*)$", _debian("50-rxlane.conf"), re.M)
     assert line is not None
-    assert cli._parser().parse_args(line[1].split()).orphaned
+    assert cli._parsed(line[1].split()).orphaned
 
 
 def test_boot_unit_runs_before_tuned() -> None:
     text = _debian("rxlane.rxlane-boot.service")
     line = re.search(r"^ExecStart=/usr/bin/rxlane (.*)$", text, re.M)
-    assert line is not None and cli._parser().parse_args(line[1].split()).boot
+    assert line is not None and cli._parsed(line[1].split()).boot
     assert "Before=tuned.service" in text and "--name=rxlane-boot" in _debian("rules")
 
 

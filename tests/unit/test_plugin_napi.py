@@ -54,7 +54,9 @@ class Base:
         self._hardware_inventory = SimpleNamespace(
             get_devices=lambda _: found, subscribe=lambda *_: None, unsubscribe=lambda *_: None
         )
-        self._variables = SimpleNamespace(expand=lambda v: variables.get(v, v))
+        self._variables = SimpleNamespace(
+            expand=lambda v: variables.get(v, v), expand_static=lambda v: variables.get(v, v)
+        )
         self._instances: dict[str, Any] = {}
 
     def create_instance(self, name: str, priority: int, devices: str | None, options: Any) -> Any:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rxlane.errors import Kind, RxlaneError
 from rxlane.policy import (
+    KINDS,
     NAPI,
     OPTIONS,
     from_plain,
@@ -148,9 +149,9 @@ def test_nice_alone_means_the_fair_class() -> None:
 @pytest.mark.parametrize("text", ["threaded", "=on", "", " = "])
 def test_malformed_assignments(text: str) -> None:
     with pytest.raises(RxlaneError):
-        parse_assignments([text], "x")
+        parse_assignments([text])
     with pytest.raises(RxlaneError):
-        parse_assignments(["a=1", "a=2"], "x")
+        parse_assignments(["a=1", "a=2"])
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"sections": [1]}, {"sections": [{}]}])
@@ -180,10 +181,12 @@ def test_malformed_policy_files(data: object) -> None:
 )
 def test_bad_options_of_any_kind(options: dict[str, str], words: str) -> None:
     with pytest.raises(RxlaneError) as caught:
-        parse_mixed("x", [], options)
+        parse_mixed([], options)
     text = str(caught.value)
     assert caught.value.kind is Kind.OPTION and words in text
-    assert "\n" not in text and text.startswith(f"[x] {next(iter(options))}=")
+    option, value = next(iter(options.items()))
+    kind = next((f"[{kind}] " for kind in KINDS if option in names(kind)), "")
+    assert "\n" not in text and text.startswith(f"{kind}{option}={value}: ")
 
 
 @given(
@@ -191,17 +194,17 @@ def test_bad_options_of_any_kind(options: dict[str, str], words: str) -> None:
 )
 def test_any_text_of_any_kind_is_a_policy_or_one_line(options: dict[str, str]) -> None:
     try:
-        parse_mixed("x", [], options)
+        parse_mixed([], options)
     except RxlaneError as error:
         assert error.kind is Kind.OPTION and "\n" not in str(error)
 
 
 def test_options_go_to_the_kind_that_knows_them() -> None:
-    found = parse_mixed("x", ["eth0"], {"threaded": "on", "irq_cpus": "auto", "rps": "1-2"})
+    found = parse_mixed(["eth0"], {"threaded": "on", "irq_cpus": "auto", "rps": "1-2"})
     assert [len(part) for part in (found.sections, found.irq, found.steering)] == [1, 1, 1]
     assert found.irq[0].cpus == () and found.steering[0].rps_cpus == (1, 2)
-    assert parse_mixed("x", [], {"irq_cpus": "numa-local"}).irq[0].node
-    assert parse_mixed("x", [], {"rfs": "off", "busy_read": "0"}).steering[0].rfs == 0
+    assert parse_mixed([], {"irq_cpus": "numa-local"}).irq[0].node
+    assert parse_mixed([], {"rfs": "off", "busy_read": "0"}).steering[0].rfs == 0
 
 
 def test_policy_files_name_the_kind() -> None:

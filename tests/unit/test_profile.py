@@ -14,6 +14,7 @@ from rxlane.model import Capabilities
 from rxlane.policy import KINDS, Given, names, parse
 from rxlane.sections import Policy, Section
 from unit import simhost
+from unit.settings_table import defaults_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "tuned-profiles" / "net-low-latency"
 
@@ -59,9 +60,7 @@ IRQ_THREADS = (
 
 
 def defaults() -> dict[str, str]:
-    found = dict(profile().items("variables", raw=True))
-    assert found.pop("include") == "/etc/tuned/net-low-latency-variables.conf"
-    return found
+    return defaults_of("net-low-latency", dict(profile().items("variables", raw=True)))
 
 
 def test_variables_file_repeats_the_defaults() -> None:

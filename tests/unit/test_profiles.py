@@ -20,6 +20,7 @@ from rxlane.model import Capabilities
 from rxlane.plan import Plan
 from rxlane.sections import Policy
 from unit import simhost
+from unit.settings_table import defaults_of
 from unit.taps import tap
 
 PROFILES = Path(__file__).resolve().parents[2] / "tuned-profiles"
@@ -62,9 +63,7 @@ def variables_text(name: str) -> str:
 
 
 def defaults(name: str) -> dict[str, str]:
-    found = dict(profile(name).items("variables", raw=True))
-    assert found.pop("include") == f"/etc/tuned/{name}-variables.conf"
-    return found
+    return defaults_of(name, dict(profile(name).items("variables", raw=True)))
 
 
 def sections(name: str) -> dict[str, dict[str, str]]:

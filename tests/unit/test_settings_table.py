@@ -13,7 +13,7 @@ def test_table_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("name", settings_table.NAMES)
 def test_every_setting_has_a_reason(name: str) -> None:
-    rows = settings_table.rows((settings_table.FOLDER / name / "tuned.conf").read_text())
+    rows = settings_table.rows(name, (settings_table.FOLDER / name / "tuned.conf").read_text())
     assert len(rows) > 5
     assert [row.option for row in rows if not row.reason] == []
 
@@ -24,10 +24,10 @@ def test_every_profile_has_a_table() -> None:
 
 
 def test_a_paragraph_belongs_to_the_comment_above_it() -> None:
-    text = (
-        "[variables]\na=1\ninclude=x\n\n[napi]\n# Both, so.\n# Source: s.\nfirst=${a}\nsecond=2\n"
-    )
-    first, second = settings_table.rows(text)
+    variable = "a=${f:rxlane_variable:p:a:1}"
+    options = "# Both, so.\n# Source: s.\nfirst=${a}\nsecond=2\n"
+    text = f"[variables]\n{variable}\n\n[napi]\n{options}"
+    first, second = settings_table.rows("p", text)
     assert (first.section, first.value, first.variable) == ("napi", "1", "a")
     assert (second.value, second.variable) == ("2", "")
     assert first.reason == second.reason == "Both, so. Source: s."

@@ -206,10 +206,10 @@ def test_our_profiles(
     name: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder, on a recorded host, through the command: it plans and says what it lacks."""
-    read = request._profile_file
+    read = request.profile_file
     # Whatever is installed on the machine that runs the tests.
     monkeypatch.setattr(
-        request, "_profile_file", lambda at: None if at.startswith("/etc/") else read(at)
+        request, "profile_file", lambda at: None if at.startswith("/etc/") else read(at)
     )
     links: tuple[Link, ...] = LINKS[:2]
     host = simhost.whole(simhost.snapshot(*links))

@@ -34,7 +34,7 @@ VCPU = 2**22 + 1  # beyond the kernel's PID_MAX_LIMIT: no host has such a thread
 
 
 def asked(**options: str) -> Policy:
-    return parse_mixed("vms", [], options)
+    return parse_mixed([], options)
 
 
 def wanted(start: Snapshot, **options: str) -> dict[str, object]:
@@ -63,9 +63,9 @@ def test_auto_leaves_the_cpus_of_vcpus_out() -> None:
 
 def test_what_is_placed_by_itself_stays_off_the_cpus_of_vcpus() -> None:
     start = host(tap(), vcpus=(2, 3, 4, 5))
-    alone = decide(start, parse_mixed("x", ["eth0"], {"threaded": "on", "thread_cpus": "auto"}))
+    alone = decide(start, parse_mixed(["eth0"], {"threaded": "on", "thread_cpus": "auto"}))
     shared = {"threaded": "on", "thread_cpus": "auto", "thread_spread": "all", "irq_cpus": "auto"}
-    both = decide(start, parse_mixed("x", ["eth0"], shared))
+    both = decide(start, parse_mixed(["eth0"], shared))
     found: dict[str, list[object]] = {c.target.item: [] for c in (*alone.changes, *both.changes)}
     for change in (*alone.changes, *both.changes):
         found[change.target.item].append(change.after)
@@ -193,7 +193,7 @@ def test_cpus_that_are_offline_are_waited_for() -> None:
 
 
 def test_a_refusal_is_no_cause_to_leave_the_next_guest_alone(tmp_path: Path) -> None:
-    both = parse_mixed("vms", ["eth0"], {"threaded": "on", "vhost_cpus": "0-3"})
+    both = parse_mixed(["eth0"], {"threaded": "on", "vhost_cpus": "0-3"})
     bench = Bench(SimHost(host(tap(count=1))), Store(tmp_path), both)
     sim = bench.host
     sim.links["tap0"] = tap(count=1)

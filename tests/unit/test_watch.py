@@ -91,7 +91,7 @@ def test_taps_that_come_later_are_laid_out_with_the_rest(tmp_path: Path) -> None
     start = SimHost(simhost.snapshot())
     plain = Bench(start, Store(tmp_path / "plain"), policy("eth0", **FULL))
     assert not plain.relevant(tap)
-    asked = parse_mixed("x", ["eth0"], {"vhost_cpus": "3"})
+    asked = parse_mixed(["eth0"], {"vhost_cpus": "3"})
     bench = Bench(SimHost(simhost.snapshot()), Store(tmp_path / "taps"), asked)
     assert bench.relevant(tap) and not bench.relevant(Event("appeared", "veth7", 70))
     worker = Thread(900, "vhost-899", "other", 0, 0, tuple(range(8)))
