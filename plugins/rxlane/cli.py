@@ -14,11 +14,11 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__, look, request, streams
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, printable
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -42,12 +42,11 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with its complaint as one line like every other of this command."""
 
     def error(self, message: str) -> NoReturn:
-        from rxlane.errors import printable
-
         self.exit(2, f"rxlane: {printable(message, 200)}; see `{self.prog} --help`\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """Return the parser and those of the verbs."""
     parser = _Parser(
         prog="rxlane",
         description="Show and lay out receive lanes: queue, NAPI, IRQ, polling thread, CPU.",
@@ -57,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rxlane {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    look.add_map_options(_add(verbs, "map", "show the lanes of devices", devices=True, json=True))
+    look.add_map_options(
+        _add(verbs, "map", "show the lanes of devices", devices=look.SHOWN, json=True)
+    )
     plan = _add(verbs, "plan", "show what apply would change", devices=True, json=True)
     _add_options(plan)
     plan.add_argument("--profile", metavar="NAME", help="plan what this TuneD profile asks for")
@@ -91,25 +92,36 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
     for name in ("apply", "confirm", "watch", "verify", "rollback", "link"):
         verbs.choices[name].add_argument(
-            "--state", default=STATE, metavar="DIR", help="the journal's directory (%(default)s)"
+            "--state",
+            default=STATE,
+            type=_folder,
+            metavar="DIR",
+            help="the journal's directory (%(default)s)",
         )
-    return parser
+    return parser, verbs.choices
 
 
 def _add(
     verbs: argparse._SubParsersAction[_Parser],
     name: str,
     text: str,
-    devices: bool = False,
+    devices: bool | str = False,
     json: bool = False,
 ) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
     if devices:
-        hint = "network device; all physical ones when left out"
+        which = devices if isinstance(devices, str) else "all physical ones"
+        hint = f"network device; {which} when left out"
         parser.add_argument("devices", nargs="*", type=request.device, metavar="DEV", help=hint)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("names no directory")
+    return text
 
 
 def _seconds(text: str) -> int:
@@ -261,6 +273,8 @@ def _verify(args: argparse.Namespace) -> int:
     kernel, store = Linux(), Store(args.state)
     _need_root("reading the journal")
     journal = None
+    if args.state != STATE and not store.directory.is_dir():
+        raise RxlaneError(Kind.JOURNAL, f"{printable(args.state, 200)} is not a directory")
     if store.directory.exists():  # without, nothing was applied, and no folder is made for that
         with store.lock():
             journal, _ = load_current(store, kernel)
@@ -351,8 +365,12 @@ def _ending() -> list[signal.Signals]:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser, verbs = _parser()
     try:
-        return _parser().parse_args(argv)
+        args, rest = parser.parse_known_args(argv)
+        if rest:
+            verbs[args.verb].error(f"unrecognized arguments: {' '.join(rest)}")
+        return args
     except SystemExit:
         sys.stdout.flush()  # --help may have nowhere to go, too
         raise

@@ -17,6 +17,7 @@ from rxlane.sections import Policy
 
 NOTHING_SHOWN = "no device here is hardware or has NAPI instances"
 NAME_THEM = "name devices to see others"
+SHOWN = "hardware and what has NAPI instances or vhost threads"
 
 
 def add_map_options(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +40,9 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= len(text) <= 9:
-        raise argparse.ArgumentTypeError("not a number of times")
+    if not text.isdecimal() or len(text) > 9 or not int(text):
+        problem = f"{text[:20]!r} is not a number of times: name devices first, or --watch=COUNT"
+        raise argparse.ArgumentTypeError(problem)
     return int(text)
 
 
@@ -97,8 +99,8 @@ def _observe() -> Snapshot:
 
 
 def _shown(snapshot: Snapshot) -> list[Link]:
-    """Without names: hardware, and whatever else has NAPIs, but not lo, bridges and the like."""
-    return [link for link in snapshot.links if link.physical or link.napis]
+    """Without names: SHOWN, but not lo, bridges and the like."""
+    return [link for link in snapshot.links if link.physical or link.napis or link.vhosts]
 
 
 def terminal(stream: TextIO, environment: Mapping[str, str], colour: str) -> tuple[bool, bool]:

@@ -46,6 +46,10 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             },
             "rx-threads": None if link.rx_threads is None else _helpers_plain(link),
             "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
+            "vhost-threads": [
+                {"pid": thread.pid, **_thread_plain(thread)} for thread in link.vhosts
+            ]
+            or None,
             "marks": [
                 {"queue": mark.queue, "kind": mark.kind, "text": mark.text}
                 for mark in marked

@@ -63,6 +63,8 @@ def verify_text(verdict: Verdict) -> str:
     lines = [f"drifted: {mismatch}" for mismatch in verdict.drifted]
     lines += [f"not compared: {skip}" for skip in verdict.left]
     passed = len(verdict.passed)
+    if not (passed or lines):
+        return "nothing was applied, so there is nothing to compare\n"
     lines.append(f"{passed} of {passed + len(verdict.drifted)} settings as planned")
     return sanitize.lines("\n".join(lines)) + "\n"
 

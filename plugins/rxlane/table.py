@@ -198,8 +198,11 @@ def _tunable(tunable: Tunable) -> str:
 
 
 def _timers(link: Link) -> list[str]:
-    """One line for the timers when all NAPIs agree or the device has them, else one a NAPI."""
-    seen = {(n.defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout): n for n in link.napis}
+    """A line for NAPIs whose timers are alike, or for those of the device."""
+    seen: dict[tuple[int | None, int | None, int | None], list[int]] = {}
+    for napi in link.napis:
+        timers = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout)
+        seen.setdefault(timers, []).append(napi.napi_id)
     if set(seen) <= {(None, None, None)}:
         if link.defer_hard_irqs is None:
             return []
@@ -207,11 +210,18 @@ def _timers(link: Link) -> list[str]:
     if len(seen) == 1:
         return [_timer_line("all NAPIs", *next(iter(seen)))]
     return [
-        _timer_line(
-            f"NAPI {n.napi_id}", n.defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout
-        )
-        for n in link.napis
+        _cut(_timer_line(f"NAPI {_short(cpulist.render(own))}", *timers))
+        for timers, own in seen.items()
     ]
+
+
+def _vhosts(link: Link) -> list[str]:
+    """A line for vhost threads that are alike."""
+    seen: dict[str, list[str]] = {}
+    for thread in link.vhosts:
+        alike = f"on {_cpus(thread.cpus)}, {policy_text(thread)}"
+        seen.setdefault(alike, []).append(str(thread.pid))
+    return [_cut(f"  vhost threads {', '.join(pids)} {text}") for text, pids in seen.items()]
 
 
 def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | None) -> str:
@@ -304,7 +314,7 @@ def _device(
     ]
     rows += _rest(link)
     if not link.up or not rows:
-        return helperrows.table(link)
+        return [*helperrows.table(link), *_vhosts(link)]
     return [
         *_table([HEADINGS, *rows], style),
         *_marked(own, style),
@@ -312,5 +322,6 @@ def _device(
         *_tunables(link),
         *_steering(index, link),
         *helperrows.table(link),
+        *_vhosts(link),
         *_sources(link),
     ]

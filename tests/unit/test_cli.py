@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import claims, codec, confirm, guard, rtnetlink, sanitize
+from rxlane import claims, cli, codec, confirm, guard, rtnetlink, sanitize
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Store
 from rxlane.model import Thread
@@ -132,9 +132,35 @@ def test_where_nothing_is_planned_it_is_said(bare: SimHost, capsys: Captured) ->
     assert run(capsys, *argv, "lo")[2] == ""
 
 
-def test_verify_makes_no_folder(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
-    assert run(capsys, "verify", *state(tmp_path))[:2] == (0, "0 of 0 settings as planned\n")
+def test_verify_makes_no_folder(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "STATE", str(tmp_path / "rxlane"))
+    said = "nothing was applied, so there is nothing to compare\n"
+    assert run(capsys, "verify")[:2] == (0, said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
+    """A mistyped --state must not pass for a host on which nothing drifted."""
+    status, out, err = run(capsys, "verify", "--state", str(tmp_path / "typo"))
+    assert status == 1 and out == "" and err == f"rxlane: {tmp_path}/typo is not a directory\n"
+    status, _, err = run(capsys, "rollback", "--state", "")
+    assert status == 2 and "names no directory" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("verify", "eth0"), "unrecognized arguments: eth0; see `rxlane verify --help`"),
+        (("map", "--foo"), "unrecognized arguments: --foo; see `rxlane map --help`"),
+        (("map", "--watch", "eth0"), "name devices first, or --watch=COUNT; see"),
+        (("map", "--watch=0"), "'0' is not a number of times"),
+    ],
+)
+def test_wrong_arguments(capsys: Captured, argv: tuple[str, ...], words: str) -> None:
+    status, out, err = run(capsys, *argv)
+    assert status == 2 and out == "" and words in err and len(err.splitlines()) == 1
 
 
 def test_map_of_a_recorded_host_and_its_picture(capsys: Captured, tmp_path: Path) -> None:
@@ -152,7 +178,7 @@ def test_plan_changes_nothing(host: SimHost, capsys: Captured) -> None:
     status, out, _ = run(capsys, "plan", "-o", "threaded=on@1")
     assert status == 0 and host.writes == 0
     assert "eth0/rx1/threaded: off -> on  [thread-restart]" in out
-    assert "threaded=on@1 in [rxlane]" in out
+    assert "threaded=on@1 in [napi]" in out
 
 
 def test_plan_of_a_recorded_host(capsys: Captured, tmp_path: Path) -> None:

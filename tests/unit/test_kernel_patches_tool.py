@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """rxlane-kernel-patches on a small tree: the whole series or nothing, and nothing twice."""
 
+import os
 import subprocess
 from difflib import unified_diff
 from pathlib import Path
@@ -104,7 +105,21 @@ def test_other_trees_are_refused(patches: Path, tmp_path: Path, verb: str) -> No
 
 
 def test_unknown_series(patches: Path, tree: Path) -> None:
-    assert "no series 6.1; there are: 6.12" in refused(patches, "apply", "6.1", tree)
+    assert "no series '6.1'; there are: 6.12" in refused(patches, "apply", "6.1", tree)
+    assert "no series ''; there are: 6.12" in refused(patches, "apply", "", tree)
+
+
+def test_a_folder_without_series(tmp_path: Path) -> None:
+    assert f"no series in {tmp_path}/none" in refused(tmp_path / "none", "list")
+
+
+def test_a_reader_that_leaves(patches: Path) -> None:
+    argv: list[str | Path] = [TOOL, "--patches", patches, "combine", "6.12"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_debian_packaging(patches: Path, tree: Path) -> None:

@@ -17,6 +17,7 @@ from rxlane.plan import HOST, WHOLE, Target
 from rxlane.settings import View
 from unit import simhost, synthetic
 from unit.simhost import SimHost
+from unit.taps import tap
 
 
 def test_map_names_every_part_of_a_lane() -> None:
@@ -76,14 +77,29 @@ def test_napis_without_a_queue_are_shown() -> None:
     assert "?     9999" in table.map_text(host, host.links)
 
 
-def test_different_timers_get_a_line_each() -> None:
-    link = simhost.link(queues=2)
-    napis = (replace(link.napis[0], defer_hard_irqs=100), link.napis[1])
-    text = table.map_text(
-        simhost.snapshot(replace(link, napis=napis)), [replace(link, napis=napis)]
-    )
-    assert "NAPI 8193: defer 100, flush 0 ns, suspend 0 ns" in text
-    assert "NAPI 8194: defer 0, flush 0 ns, suspend 0 ns" in text
+def test_napis_with_the_same_timers_share_a_line() -> None:
+    link = simhost.link(queues=64)
+    first, *rest = link.napis
+    napis = (first, *(replace(napi, defer_hard_irqs=100) for napi in rest))
+    host = simhost.snapshot(replace(link, napis=napis))
+    lines = [line for line in table.map_text(host, host.links).splitlines() if " defer " in line]
+    assert lines == [
+        "  NAPI 8193: defer 0, flush 0 ns, suspend 0 ns",
+        "  NAPI 8194-8256: defer 100, flush 0 ns, suspend 0 ns",
+    ]
+
+
+def test_taps_show_their_vhost_threads() -> None:
+    one = tap()
+    moved = replace(one.vhosts[1], cpus=(0, 1), nice=-5)
+    host = simhost.snapshot(replace(one, vhosts=(one.vhosts[0], moved)))
+    assert look._shown(host) == list(host.links)
+    text = table.map_text(host, host.links)
+    assert "  vhost threads 5090 on CPUs 0-7, other\n" in text
+    assert "  vhost threads 5091 on CPUs 0-1, other/-5\n" in text
+    (device,) = json.loads(mapjson.map_json(host, host.links))["devices"]
+    assert [thread["pid"] for thread in device["vhost-threads"]] == [5090, 5091]
+    assert device["vhost-threads"][1]["cpus"] == [0, 1]
 
 
 def test_down_device() -> None:
