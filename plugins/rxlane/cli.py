@@ -278,12 +278,13 @@ def _verify(args: argparse.Namespace) -> int:
     if store.directory.exists():  # without, nothing was applied, and no folder is made for that
         with store.lock():
             journal, _ = load_current(store, kernel)
-    found = Verdict((), ())
+    found, waiting = Verdict((), ()), None
     if journal is not None:
+        waiting = sum(entry.after is None for entry in journal.entries)
         items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
         now = kernel.observe(None, items)
         found = verify_journal(found_again(kernel, journal, now.links), now)
-    streams.show(show.verify_json(found) if args.json else show.verify_text(found))
+    streams.show(show.verify_json(found) if args.json else show.verify_text(found, waiting))
     return 1 if found.drifted else 0
 
 

@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from rxlane.errors import Kind, RxlaneError, printable
 from rxlane.model import Link
 from rxlane.policy import KINDS, Given
-from rxlane.variables import REFERENCE, Read, Variables, expand, file_rows, parsed, rows, settled
+from rxlane.variables import (
+    REFERENCE,
+    Read,
+    Variables,
+    expand,
+    file_rows,
+    parsed,
+    places,
+    rows,
+    settled,
+)
 
-# Later ones win, as in TuneD's profile_dirs.
-FOLDERS = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
 DEFAULT_PRIORITY = 0  # default_instance_priority in tuned-main.conf
 TRUE = ("True", "true", "1")
 # Conditions that TuneD asks of the host it runs on.
@@ -103,9 +111,9 @@ def load(names: str, read: Read) -> Profile:
         merged.load(name)
     if not names.split():
         raise RxlaneError(Kind.OPTION, "no profile is named")
-    expanded = merged.expander()
+    once, expanded = merged.expanders()
     ours = [
-        _unit(names, name, options, expanded)
+        _unit(names, name, options, once, expanded)
         for name, options in merged.units.items()
         if options["type"] in KINDS and options["enabled"] in TRUE
     ]
@@ -163,7 +171,7 @@ class _Merged:
     def _find(self, name: str) -> tuple[str, str] | None:
         """Return path and text; None when it was read already or may be missing (`-name`)."""
         wanted = name.removeprefix("-")
-        for path in _places(wanted):
+        for path in places(wanted):
             if path in self._seen:
                 return None
             text = self._text(path)
@@ -171,7 +179,7 @@ class _Merged:
                 return path, text
         if name.startswith("-"):
             return None
-        raise _wrong(name, "is not there", f"looked for {' and '.join(_places(wanted))}")
+        raise _wrong(name, "is not there", f"looked for {' and '.join(places(wanted))}")
 
     def _merge(self, section: str, options: dict[str, str]) -> None:
         fresh = options.pop("replace", "") in TRUE
@@ -191,8 +199,11 @@ class _Merged:
         before = {name: text for name, text in options.items() if first and name not in old}
         self.variables = before | old | options
 
-    def expander(self) -> Callable[[str], str]:
-        """Return what puts variables' values into an option, each expanded by those before it."""
+    def expanders(self) -> tuple[Callable[[str], str], Callable[[str], str]]:
+        """Return what puts variables' values in, each expanded by those before it.
+
+        The first as TuneD does in keys of its own, the second as our plugins do in options.
+        """
         values: dict[str, str] = {}
         asked = Variables(self._text)
 
@@ -205,7 +216,10 @@ class _Merged:
             else:
                 values[name] = asked.expand(once(text))
         self.notes += asked.notes()
-        return lambda text: asked.expand(settled(text, once))
+        return (
+            lambda text: asked.expand(once(text)),
+            lambda text: asked.expand(settled(text, once)),
+        )
 
     def _include(self, path: str, values: dict[str, str]) -> None:
         text = self._text(path)
@@ -216,22 +230,20 @@ class _Merged:
             values[name] = expand(value, values)
 
 
-def _places(name: str) -> Iterator[str]:
-    if "/" in name:
-        yield name if name.endswith(".conf") else f"{name.rstrip('/')}/tuned.conf"
-        return
-    for folder in reversed(FOLDERS):
-        yield f"{folder}/{name}/tuned.conf"
-
-
 def _unit(
-    profile: str, name: str, given: Mapping[str, str], expanded: Callable[[str], str]
+    profile: str,
+    name: str,
+    given: Mapping[str, str],
+    once: Callable[[str], str],
+    expanded: Callable[[str], str],
 ) -> Unit:
     for word in CONDITIONS:
         if word in given:
             problem = f"[{name}] has {word}, which only TuneD on the host itself can answer"
             raise _wrong(profile, problem)
-    found = {key: unquote(expanded(value)) for key, value in given.items()}
+    found = {
+        key: unquote((once if key in OF_TUNED else expanded)(value)) for key, value in given.items()
+    }
     for key, value in found.items():
         _check_expanded(profile, f"[{name}] {key}", value)
     try:

@@ -59,12 +59,15 @@ def plan_json(plan: Plan) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def verify_text(verdict: Verdict) -> str:
+def verify_text(verdict: Verdict, waiting: int | None) -> str:
+    """waiting: originals that could not be put back yet, None where nothing was applied."""
+    if waiting is None:
+        return "nothing was applied, so there is nothing to compare\n"
     lines = [f"drifted: {mismatch}" for mismatch in verdict.drifted]
     lines += [f"not compared: {skip}" for skip in verdict.left]
     passed = len(verdict.passed)
-    if not (passed or lines):
-        return "nothing was applied, so there is nothing to compare\n"
+    if waiting:
+        lines.append(f"{waiting} originals wait to be put back")
     lines.append(f"{passed} of {passed + len(verdict.drifted)} settings as planned")
     return sanitize.lines("\n".join(lines)) + "\n"
 

@@ -209,19 +209,24 @@ def _timers(link: Link) -> list[str]:
         return [_timer_line("device", link.defer_hard_irqs, link.gro_flush_timeout, None)]
     if len(seen) == 1:
         return [_timer_line("all NAPIs", *next(iter(seen)))]
-    return [
-        _cut(_timer_line(f"NAPI {_short(cpulist.render(own))}", *timers))
-        for timers, own in seen.items()
-    ]
+    return [_timers_of(own, _timer_line("", *timers).lstrip()) for timers, own in seen.items()]
+
+
+def _timers_of(napis: Sequence[int], timers: str) -> str:
+    own = cpulist.render(napis)
+    room = WIDTH - len(f"  NAPI {timers}")
+    return f"  NAPI {own if len(own) <= room else f'{own[: room - 1]}+'}{timers}"
 
 
 def _vhosts(link: Link) -> list[str]:
     """A line for vhost threads that are alike."""
-    seen: dict[str, list[str]] = {}
+    seen: dict[str, list[int]] = {}
     for thread in link.vhosts:
-        alike = f"on {_cpus(thread.cpus)}, {policy_text(thread)}"
-        seen.setdefault(alike, []).append(str(thread.pid))
-    return [_cut(f"  vhost threads {', '.join(pids)} {text}") for text, pids in seen.items()]
+        alike = f"{_short(_cpus(thread.cpus))}, {policy_text(thread)}"
+        seen.setdefault(alike, []).append(thread.pid)
+    return [
+        _cut(f"  vhost threads on {alike}: {cpulist.render(pids)}") for alike, pids in seen.items()
+    ]
 
 
 def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | None) -> str:

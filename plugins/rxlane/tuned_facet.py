@@ -171,7 +171,7 @@ class Facet:
         return [device for device in found if device is not None]
 
     def _names(self, instance: Any) -> tuple[str, ...]:
-        return exact_names(self._variables.expand(instance.devices_expression))
+        return exact_names(instance.devices_expression)
 
     def _get_matching_devices(self, instance: Any, devices: Any) -> set[str]:
         matching = cast(Any, super())._get_matching_devices(instance, devices)

@@ -11,25 +11,38 @@ Rules of TuneD 2.25 and 2.27: tuned/profiles/{variables,loader}.py, functions/pa
 from __future__ import annotations
 
 import configparser
+import contextlib
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rxlane.errors import Kind, RxlaneError, printable
 
 Read = Callable[[str], str | None]  # text of a file, None when it is not there
 
 FUNCTION = "rxlane_variable"
-CALL = re.compile(rf"(?<!\\)\$\{{f:{FUNCTION}:([^:}}]*):([^:}}]*):([^}}]*)\}}")
+_ARGUMENT = r"((?:\\:|\$\{\w+\}|(?!\$\{)[^:}])*)"
+CALL = re.compile(rf"(?<!\\)\$\{{f:{FUNCTION}:{_ARGUMENT}:{_ARGUMENT}:{_ARGUMENT}\}}")
 REFERENCE = re.compile(r"(?<!\\)\$\{(\w+)\}")
 PROFILE = re.compile(r"[A-Za-z0-9_.-]+")  # what TuneD takes for the name of one
 DEPTH = 8  # of variables that name variables
+# Later ones win, as in TuneD's profile_dirs.
+FOLDERS = ("/usr/lib/tuned/profiles", "/etc/tuned/profiles")
 
 
 def path_of(profile: str) -> str:
     if not PROFILE.fullmatch(profile):
         raise RxlaneError(Kind.OPTION, f"{printable(profile, 60)} is no name of a profile")
     return f"/etc/tuned/{profile}-variables.conf"
+
+
+def places(profile: str) -> Iterator[str]:
+    """Yield where the tuned.conf of a profile may be, first what wins."""
+    if "/" in profile:
+        yield profile if profile.endswith(".conf") else f"{profile.rstrip('/')}/tuned.conf"
+        return
+    for folder in reversed(FOLDERS):
+        yield f"{folder}/{profile}/tuned.conf"
 
 
 def parsed(text: str, where: str, bare: bool = False) -> configparser.ConfigParser:
@@ -40,7 +53,8 @@ def parsed(text: str, where: str, bare: bool = False) -> configparser.ConfigPars
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
         parser.read_string(text, where)
-    except configparser.Error as error:
+    except (configparser.Error, AttributeError) as error:
+        # The latter up to Python 3.12, for a bare name with an indented line below it.
         problem = str(error).splitlines()[0]
         raise RxlaneError(Kind.FORMAT, f"{where}: {printable(problem, 120)}") from None
     return parser
@@ -71,12 +85,12 @@ def settled(text: str, once: Callable[[str], str]) -> str:
 
 
 class Variables:
-    """Answers what profiles ask for, and remembers it to tell what nobody asked for."""
+    """Answers what profiles ask for, and remembers it to tell what nobody asks for."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._asked: dict[str, set[str]] = {}  # by path
-        self._found: dict[str, dict[str, str] | None] = {}  # None: there is no such file
+        self._asked: dict[str, Mapping[str, str] | None] = {}  # what the profile's file has
+        self._failed: set[str] = set()
 
     def value(self, profile: str, name: str, default: str) -> str:
         """Return what the file of a profile has for a variable, else the default.
@@ -86,32 +100,52 @@ class Variables:
         path = path_of(profile)
         text = self._read(path)
         found = None if text is None else file_rows(text, path)
-        self._found[path] = found
-        self._asked.setdefault(path, set()).add(name)
+        self._asked[profile] = found
         values: dict[str, str] = {}
         for key, written in (found or {}).items():
             values[key] = expand(written, values)
         return values.get(name, default)
 
     def expand(self, text: str) -> str:
-        """Do what TuneD does with calls of the function."""
-        return CALL.sub(lambda call: self.value(*call.groups()), text)
+        """Do what TuneD does with calls of the function, the innermost first."""
+
+        def answer(call: re.Match[str]) -> str:
+            return self.value(*(argument.replace("\\:", ":") for argument in call.groups()))
+
+        return settled(text, lambda before: CALL.sub(answer, before))
+
+    def is_news(self, failure: str) -> bool:
+        """Tell whether a failure was not told yet: each variable of a broken file has the same."""
+        news = failure not in self._failed
+        self._failed.add(failure)
+        return news
 
     def notes(self) -> list[str]:
-        """Tell of files that are not there and of names in them that nothing took, and forget."""
-        told = [note for path, names in self._asked.items() for note in self._note(path, names)]
-        self._asked.clear()
-        return told
+        """Tell of files that are not there and of names in them that nothing reads, and forget."""
+        asked, self._asked, self._failed = self._asked, {}, set()
+        return [note for profile, found in asked.items() for note in self._note(profile, found)]
 
-    def _note(self, path: str, names: set[str]) -> list[str]:
-        found = self._found[path]
+    def _note(self, profile: str, found: Mapping[str, str] | None) -> list[str]:
+        path = path_of(profile)
         if found is None:
             return [f"{path} is not there: the profile's own defaults hold"]
+        names = self._names(profile)
         used = {word for value in found.values() for word in REFERENCE.findall(value)}
-        return [_stranger(path, name, names) for name in found if name not in names | used]
+        strangers = [name for name in found if name not in names | used]
+        near = sorted(names - found.keys())
+        return [_stranger(path, name, near) for name in strangers] if names else []
+
+    def _names(self, profile: str) -> set[str]:
+        """Return all variables that a profile asks for, also those that a child profile sets."""
+        with contextlib.suppress(RxlaneError):
+            for path in places(profile):
+                text = self._read(path)
+                if text is not None:
+                    return {call[1] for call in CALL.findall(text) if call[0] == profile}
+        return set()
 
 
-def _stranger(path: str, name: str, names: set[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+def _stranger(path: str, name: str, near: list[str]) -> str:
+    like = difflib.get_close_matches(name, near, n=1)
+    hint = f"; did you mean {like[0]}?" if like else ""
     return f"{path}: {printable(name, 60)} has no effect, the profile does not read it{hint}"

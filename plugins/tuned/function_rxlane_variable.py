@@ -27,5 +27,6 @@ class RxlaneVariable(base.Function):  # type: ignore[misc]
         try:
             return VARIABLES.value(*args)
         except RxlaneError as error:
-            log.error(f"rxlane: {error}")
+            if VARIABLES.is_news(str(error)):
+                log.error(f"rxlane: {error}")
             return None

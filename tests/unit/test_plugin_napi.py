@@ -20,6 +20,7 @@ import pytest
 
 from rxlane import policy, tuned_compat, tuned_facet
 from rxlane.tuned_keep import Keeper
+from rxlane.variables import FUNCTION, Variables
 from unit import simhost
 from unit.simhost import SimHost
 
@@ -44,6 +45,16 @@ class Log:
 
 class NotSupported(Exception):
     pass
+
+
+class Function:
+    """What the function uses of tuned.profiles.functions.base.Function."""
+
+    def __init__(self, name: str, most: int, least: int) -> None:
+        self.name, self.most, self.least = name, most, least
+
+    def execute(self, args: list[str]) -> bool:
+        return self.least <= len(args) <= self.most
 
 
 class Base:
@@ -144,6 +155,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         "tuned.plugins": {},
         "tuned.plugins.exceptions": {"NotSupportedPluginException": NotSupported},
         "tuned.plugins.hotplug": {"Plugin": Base},
+        "tuned.profiles": {},
+        "tuned.profiles.functions": {},
+        "tuned.profiles.functions.base": {"Function": Function},
     }
     for name, contents in modules.items():
         module = ModuleType(name)
@@ -165,8 +179,9 @@ def host() -> SimHost:
     return SimHost(simhost.snapshot(*links))
 
 
-def load(kind: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"plugin_{kind}", PLUGINS / f"plugin_{kind}.py")
+def load(kind: str, what: str = "plugin") -> ModuleType:
+    name = f"{what}_{kind}"
+    spec = importlib.util.spec_from_file_location(name, PLUGINS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -203,6 +218,30 @@ def make(log: Log, host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     vars(build)["also"] = also
     yield build
+
+
+def test_the_function(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TuneD finds it by its file's name; what fails is told once and leaves the call as it is."""
+    files = {"/etc/tuned/p-variables.conf": "a=1:2\n", "/etc/tuned/q-variables.conf": "=5\n"}
+    monkeypatch.setattr(tuned_facet, "VARIABLES", Variables(files.get))
+    function = load("rxlane_variable", "function").RxlaneVariable()
+    assert function.name == FUNCTION
+    assert function.execute(["p", "a", "x"]) == "1:2" and function.execute(["p", "b", ""]) == ""
+    assert function.execute(["p", "a"]) is None and log.errors() == []
+    assert function.execute(["q", "a", "x"]) is None and function.execute(["q", "b", ""]) is None
+    assert len(log.errors()) == 1 and "/etc/tuned/q-variables.conf" in log.errors()[0]
+
+
+def test_a_value_may_name_another_profiles_variable(
+    make: Any, host: SimHost, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_facet, "VARIABLES", Variables(lambda _path: None))
+    assert tuned_facet.VARIABLES.value("p", "mode", "${theirs}") == "${theirs}"
+    manager = make({"napi": {"threaded": "${mode}"}}, mode="${theirs}", theirs="on")
+    manager.start()
+    assert log.errors() == [] and {n.threaded for n in host.links["eth0"].napis} == {1}
+    said = [text for level, text in log.lines if level == "warning"]
+    assert any("/etc/tuned/p-variables.conf is not there" in text for text in said)
 
 
 def test_apply_verify_off(make: Any, host: SimHost, log: Log) -> None:

@@ -95,8 +95,8 @@ def test_taps_show_their_vhost_threads() -> None:
     host = simhost.snapshot(replace(one, vhosts=(one.vhosts[0], moved)))
     assert look._shown(host) == list(host.links)
     text = table.map_text(host, host.links)
-    assert "  vhost threads 5090 on CPUs 0-7, other\n" in text
-    assert "  vhost threads 5091 on CPUs 0-1, other/-5\n" in text
+    assert "  vhost threads on CPUs 0-7, other: 5090\n" in text
+    assert "  vhost threads on CPUs 0-1, other/-5: 5091\n" in text
     (device,) = json.loads(mapjson.map_json(host, host.links))["devices"]
     assert [thread["pid"] for thread in device["vhost-threads"]] == [5090, 5091]
     assert device["vhost-threads"][1]["cpus"] == [0, 1]

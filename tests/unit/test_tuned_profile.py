@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import codec, policy, profile, request
+from rxlane import codec, policy, profile, request, variables
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.model import Link
@@ -22,7 +22,7 @@ LINKS = (
     simhost.link("eth1", ifindex=3, base=9000),
     simhost.link("veth0", ifindex=4, base=9100, physical=False),
 )
-USR, ETC = profile.FOLDERS
+USR, ETC = variables.FOLDERS
 
 
 def loaded(names: str, **files: str) -> profile.Profile:

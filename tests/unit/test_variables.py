@@ -34,7 +34,7 @@ def options(names: str, files: dict[str, str]) -> tuple[dict[str, str], list[str
     paths = {
         f"/etc/tuned/{name}"
         if name.endswith(".conf")
-        else f"{profile.FOLDERS[0]}/{name}/tuned.conf": text
+        else f"{variables.FOLDERS[0]}/{name}/tuned.conf": text
         for name, text in files.items()
     }
     found = profile.load(names, paths.get)
@@ -67,10 +67,7 @@ def test_a_child_profile_has_the_last_word() -> None:
     child = "[main]\ninclude=ours\n[variables]\nmode=busy-poll@0\n"
     files = {"ours": OURS, "ours-variables.conf": "mode=off\nnice=5\n", "child": child}
     found, notes = options("child", files)
-    assert found["threaded"] == "busy-poll@0" and found["thread_nice"] == "5"
-    assert notes == [
-        "/etc/tuned/ours-variables.conf: mode has no effect, the profile does not read it"
-    ]
+    assert found["threaded"] == "busy-poll@0" and found["thread_nice"] == "5" and not notes
 
 
 def test_variables_of_the_file_itself() -> None:
@@ -96,6 +93,7 @@ def test_notes_are_told_once() -> None:
     [
         ("../x", "", Kind.OPTION, "../x is no name of a profile"),
         ("ours", "[broken\n=\n", Kind.FORMAT, "/etc/tuned/ours-variables.conf"),
+        ("ours", "bare\n  5\n", Kind.FORMAT, "/etc/tuned/ours-variables.conf"),
     ],
 )
 def test_what_cannot_be_read(name: str, text: str, kind: Kind, words: str) -> None:
@@ -110,6 +108,37 @@ def test_an_escaped_call_is_text() -> None:
     call = "${f:rxlane_variable:ours:mode:on}"
     assert asked.expand(f"{call},{call}") == "off,off"
     assert asked.expand("\\" + call) == "\\" + call
+
+
+@pytest.mark.parametrize(
+    ("default", "value"),
+    [("${isolated_cores}", "4-7"), ("a\\:b", "a:b"), ("", "")],
+)
+def test_defaults_as_tuned_reads_them(default: str, value: str) -> None:
+    call = f"${{f:rxlane_variable:ours:cpus:{default}}}"
+    text = f"[variables]\ncpus={call}\nisolated_cores=4-7\n[napi]\nthread_cpus=${{cpus}}\n"
+    assert options("ours", {"ours": text})[0] == {"thread_cpus": value}
+
+
+@pytest.mark.parametrize("default", ["a:b", "${f:strip:on}"])
+def test_what_only_tuned_can_tell_is_refused(default: str) -> None:
+    text = f"[napi]\nthreaded=${{f:rxlane_variable:ours:mode:{default}}}\n"
+    with pytest.raises(RxlaneError, match="needs a built-in function"):
+        options("ours", {"ours": text})
+
+
+def test_devices_are_expanded_once_as_tuned_does() -> None:
+    text = "[variables]\nn=${f:rxlane_variable:ours:n:}\no=eth0\n[napi]\ndevices=${n}\n"
+    files = {"ours": f"{text}threaded=on\n", "ours-variables.conf": "n=${o}\n"}
+    with pytest.raises(RxlaneError, match="devices: variable o is not set"):
+        options("ours", files)
+
+
+def test_one_failure_is_told_once() -> None:
+    asked = Variables(lambda _path: None)
+    assert [asked.is_news("x"), asked.is_news("x"), asked.is_news("y")] == [True, False, True]
+    asked.notes()
+    assert asked.is_news("x")
 
 
 def test_values_that_name_each_other_end() -> None:
