@@ -166,13 +166,15 @@ class KeptLink:
         found = claims.load(self._store, self._boot_id)
         if self._ifindex not in found.links or self._yields():
             raise NotOurs
-        own = tuple(c for c in plan.changes if c.target.device in (name, HOST))
-        theirs = (c for c in plan.changes if c.target.device not in (name, HOST))
+        # The flow table is for those who steer by it: nobody else would bring it back.
+        here = (name, HOST) if self._steers(self._given) else (name,)
+        own = tuple(c for c in plan.changes if c.target.device in here)
+        theirs = (c for c in plan.changes if c.target.device not in here)
         mine = replace(
             plan,
             changes=own,
             holds=(*plan.holds, *theirs),
-            skips=tuple(s for s in plan.skips if s.device in (name, HOST)),
+            skips=tuple(s for s in plan.skips if s.device in here),
         )
         return mine if choose is None else choose(mine)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxlane import claims, cli, confirm, udevdb
@@ -395,8 +395,27 @@ OFFERED = {
 FOUND = st.fixed_dictionaries({}, optional=OFFERED)
 
 
+REFUSED = {  # beside threads on the same CPUs
+    "NAPI_THREADED": "busy-poll@1-",
+    "NAPI_THREAD_CPUS": "auto",
+    "NAPI_THREAD_POLICY": "fifo",
+    "NAPI_THREAD_PRIORITY": "5",
+    "NAPI_RPS": "auto",
+    "NAPI_RFS": "auto",
+}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["eth0", "eth1"]), FOUND), max_size=5), st.booleans())
+# The flow table that a refused one asked for, written by the other's service.
+@example(
+    [
+        ("eth0", {"NAPI_THREADED": "on", "NAPI_THREAD_CPUS": "2-5"}),
+        ("eth1", REFUSED),
+        ("eth0", {"NAPI_THREADED": "on"}),
+    ],
+    False,
+)
 def test_whatever_they_said_the_originals_come_back(
     rows: list[tuple[str, dict[str, str]]], tuned: bool
 ) -> None:
