@@ -35,7 +35,8 @@ class Named:
 
     def reason(self, *names: str) -> str:
         """Return those of these options that the operator gave, as the reason of a change."""
-        given = [f"{name}={self.option(name)}" for name in names if self.option(name)]
+        own = dict(self.text)
+        given = [f"{name}={own[name]}" for name in names if own.get(name)]
         return f"{' '.join(given)} in [{self.name}]"
 
 

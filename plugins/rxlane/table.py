@@ -206,16 +206,16 @@ def _timers(link: Link) -> list[str]:
     if set(seen) <= {(None, None, None)}:
         if link.defer_hard_irqs is None:
             return []
-        return [_timer_line("device", link.defer_hard_irqs, link.gro_flush_timeout, None)]
+        return [f"  device: {_timer_words(link.defer_hard_irqs, link.gro_flush_timeout, None)}"]
     if len(seen) == 1:
-        return [_timer_line("all NAPIs", *next(iter(seen)))]
-    return [_timers_of(own, _timer_line("", *timers).lstrip()) for timers, own in seen.items()]
+        return [f"  all NAPIs: {_timer_words(*next(iter(seen)))}"]
+    return [_timers_of(own, _timer_words(*timers)) for timers, own in seen.items()]
 
 
 def _timers_of(napis: Sequence[int], timers: str) -> str:
     own = cpulist.render(napis)
-    room = WIDTH - len(f"  NAPI {timers}")
-    return f"  NAPI {own if len(own) <= room else f'{own[: room - 1]}+'}{timers}"
+    room = WIDTH - len(f"  NAPI : {timers}")
+    return f"  NAPI {own if len(own) <= room else f'{own[: room - 1]}+'}: {timers}"
 
 
 def _vhosts(link: Link) -> list[str]:
@@ -229,11 +229,11 @@ def _vhosts(link: Link) -> list[str]:
     ]
 
 
-def _timer_line(who: str, defer: int | None, flush: int | None, suspend: int | None) -> str:
+def _timer_words(defer: int | None, flush: int | None, suspend: int | None) -> str:
     parts = [f"defer {cell(defer)}", f"flush {cell(flush)} ns"]
     if suspend is not None:
         parts.append(f"suspend {suspend} ns")
-    return f"  {who}: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _steering(index: Index, link: Link) -> list[str]:
