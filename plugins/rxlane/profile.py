@@ -23,6 +23,7 @@ from rxlane.variables import (
     REFERENCE,
     Read,
     Variables,
+    add,
     expand,
     file_rows,
     parsed,
@@ -226,8 +227,7 @@ class _Merged:
         if text is None:
             self.notes.append(f"{path} is not there: the profile's own defaults hold")
             return
-        for name, value in file_rows(text, path).items():
-            values[name] = expand(value, values)
+        add(file_rows(text, path), values)
 
 
 def _unit(

@@ -75,6 +75,12 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\\(\$\{\w+\})", r"\1", found)
 
 
+def add(written: Mapping[str, str], values: dict[str, str]) -> None:
+    """Put the variables of a file to the others, each expanded by those before it."""
+    for name, text in written.items():
+        values[name] = expand(text, values)
+
+
 def settled(text: str, once: Callable[[str], str]) -> str:
     """Expand until nothing changes: a value of a file may name variables of other profiles."""
     for _ in range(DEPTH):
@@ -102,8 +108,7 @@ class Variables:
         found = None if text is None else file_rows(text, path)
         self._asked[profile] = found
         values: dict[str, str] = {}
-        for key, written in (found or {}).items():
-            values[key] = expand(written, values)
+        add(found or {}, values)
         return values.get(name, default)
 
     def expand(self, text: str) -> str:
