@@ -24,7 +24,7 @@ BATCH, POLLER = [3, 0, -7], [1, 50, 0]
 
 @pytest.fixture(scope="module", params=BASES)
 def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
-    with Guest(build(request.param, patched=True), GuestSpec(cpus=2, queues=2)) as vm:
+    with Guest(build(request.param, patched=True), GuestSpec(cpus=3, queues=2)) as vm:
         for script in ("napi_contract.py", "napi_threads_kept.py", "partition_kept.py"):
             vm.put(SCRIPTS / script, f"/root/{script}")
         done = vm.run(["python3", "/root/partition_kept.py", vm.nic], timeout=600)
@@ -42,3 +42,7 @@ def test_thread_is_on_its_cpu(seen: dict[str, Any]) -> None:
 
 def test_what_users_ask_for_meanwhile_stands(seen: dict[str, Any]) -> None:
     assert seen["overridden"] == 0
+
+
+def test_cpus_go_while_a_thread_waits_for_its_own(seen: dict[str, Any]) -> None:
+    assert seen["hotplug"] == {"waits": True, "gone": True}

@@ -8,6 +8,8 @@ rxlane. Argument: a network interface. The thread is described as napi_threads_k
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from napi_threads_kept import (  # type: ignore[import-not-found]
     ON,
     Lane,
     Scheduling,
+    online,
     overridden,
     traffic,
 )
@@ -29,11 +32,13 @@ PARTITION = CGROUPS / "lanes"
 # The kernel tells threads of a change by a work item, and a thread that is where it should not be
 # notices once a second, when it is woken.
 SETTLE_S = 1.5
+# Seconds in which a CPU has gone offline; a lock that is never given up takes longer than any.
+GONE_S = 20
 
 
 @contextmanager
-def isolated(cpu: int) -> Iterator[None]:
-    """A partition that has ``cpu`` for itself."""
+def partition(cpu: int) -> Iterator[None]:
+    """A partition that has ``cpu`` for itself. Threads of NAPIs need not be back there yet."""
     (CGROUPS / "cgroup.subtree_control").write_text("+cpuset")
     PARTITION.mkdir()
     try:
@@ -42,14 +47,63 @@ def isolated(cpu: int) -> Iterator[None]:
         state.write_text("isolated")
         if state.read_text().strip() != "isolated":
             raise SystemExit(f"CPU {cpu} is not isolated: {state.read_text()}")
-        time.sleep(SETTLE_S)
-        traffic()
         yield
         state.write_text("member")
     finally:
         PARTITION.rmdir()
+
+
+@contextmanager
+def isolated(cpu: int) -> Iterator[None]:
+    """The same, and threads of NAPIs are where they go then, and where they go after that."""
+    with partition(cpu):
+        time.sleep(SETTLE_S)
+        traffic()
+        yield
     time.sleep(SETTLE_S)
     traffic()
+
+
+@contextmanager
+def hog(priority: int) -> Iterator[None]:
+    """A task that has the CPU of the partition for itself."""
+    pid = os.fork()
+    if not pid:
+        (PARTITION / "cgroup.procs").write_text(str(os.getpid()))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        while True:
+            pass
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def runs_on(pid: int) -> int:
+    """The CPU that a task runs on, or waits for: field 39 of proc_pid_stat(5)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def another_goes(lane: Lane, cpu: int, other: int) -> dict[str, bool]:
+    """Take ``other`` offline while a poller that was moved off ``cpu`` waits there again."""
+    lane.mode(BUSY)
+    lane.give(os.SCHED_FIFO, 10, 0, cpu)
+    traffic()
+    off = f"open('/sys/devices/system/cpu/cpu{other}/online', 'w').write('0')"
+    with partition(cpu):
+        with hog(50):
+            time.sleep(SETTLE_S)
+            waits = runs_on(lane.pid()) == cpu
+            goes = subprocess.Popen([sys.executable, "-c", off])
+            try:
+                gone = goes.wait(GONE_S) == 0
+            except subprocess.TimeoutExpired:
+                gone = False
+        goes.wait()
+        online(other, True)
+    lane.mode(OFF)
+    return {"waits": waits, "gone": gone}
 
 
 def restart(lane: Lane) -> None:
@@ -92,7 +146,9 @@ def main() -> int:
     seen["busy-poll, pinned, isolated, member"] = lane.scheduling()
     lane.mode(OFF)
     lost = overridden(lane)
-    json.dump({"cpu": cpu, "seen": seen, "overridden": lost}, sys.stdout, indent=1)
+    hotplug = another_goes(lane, cpu, cpu - 1)
+    found = {"cpu": cpu, "seen": seen, "overridden": lost, "hotplug": hotplug}
+    json.dump(found, sys.stdout, indent=1)
     return 0
 
 
