@@ -75,7 +75,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     watching = _add(verbs, "watch", "apply, then keep it standing", devices=True)
     _add_options(watching)
     _add(verbs, "verify", "compare the host with what apply wrote", json=True)
-    back = _add(verbs, "rollback", "bring the originals back from the journal", devices=True)
+    all_of_it = "everything, settings of the whole host too,"
+    back = _add(verbs, "rollback", "bring the originals back from the journal", devices=all_of_it)
     back.add_argument(
         "--boot",
         action="store_true",
@@ -284,7 +285,8 @@ def _verify(args: argparse.Namespace) -> int:
         items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
         now = kernel.observe(None, items)
         found = verify_journal(found_again(kernel, journal, now.links), now)
-    streams.show(show.verify_json(found) if args.json else show.verify_text(found, waiting))
+    text = show.verify_json if args.json else show.verify_text
+    streams.show(text(found, waiting))
     return 1 if found.drifted else 0
 
 

@@ -263,6 +263,8 @@ def _managed(draft: Draft, section: Section, link: Link, own: list[Lane]) -> lis
     if aside:
         names = cpulist.render(range(min(aside, len(own))))
         reason = f"management_queues={aside} keeps queue {names} as it is"
+        if uapi.NETDEV_A_NAPI_THREADED not in draft.view.snapshot.capabilities.settable:
+            reason += ", but for what this kernel can only set for the whole device"
         if aside >= len(own):
             reason += f"; {link.name} has {len(own)}, so there is none to lay out"
         draft.skip(link.name, WHOLE, "lanes", "left-alone", reason)

@@ -150,7 +150,8 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
     if args.option or devices:
         problem = "a profile names its own devices and options"
         raise RxlaneError(Kind.OPTION, problem, remedy="leave DEV and --option out")
-    policy, notes = request.from_profile(args.profile, snapshot.links)
+    recorded = args.snapshot is not None
+    policy, notes = request.from_profile(args.profile, snapshot.links, recorded)
     for note in notes:
         streams.say(f"note: {note}")
     return policy

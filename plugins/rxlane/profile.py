@@ -54,11 +54,15 @@ class Unit:
 
 @dataclass(slots=True)
 class Profile:
-    """units: sections of our kinds in TuneD's order. notes: what TuneD would only log."""
+    """units: sections of our kinds in TuneD's order. notes: what TuneD would only log.
+
+    values: the files that variables have their values from.
+    """
 
     name: str
     units: list[Unit]
     notes: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
 
     def sections(self, links: Collection[Link]) -> tuple[Given, ...]:
         """Give devices to the units as TuneD does: each to the first of its kind that matches."""
@@ -121,7 +125,7 @@ def load(names: str, read: Read) -> Profile:
     if not ours:
         known = ", ".join(f"[{kind}]" for kind in KINDS)
         raise _wrong(names, f"has no section of {known}, so there is nothing to plan")
-    return Profile(names, sorted(ours, key=lambda unit: unit.priority), merged.notes)
+    return Profile(names, sorted(ours, key=lambda unit: unit.priority), merged.notes, merged.files)
 
 
 def kinds(names: str, read: Read) -> frozenset[str]:
@@ -145,6 +149,7 @@ class _Merged:
         self.units: dict[str, dict[str, str]] = {}
         self.variables: dict[str, str] = {}
         self.notes: list[str] = []
+        self.files: list[str] = []
         self._read = read
         self._seen: set[str] = set()
 
@@ -216,6 +221,7 @@ class _Merged:
                 self._include(once(text), values)
             else:
                 values[name] = asked.expand(once(text))
+        self.files += asked.files()
         self.notes += asked.notes()
         return (
             lambda text: asked.expand(once(text)),
@@ -227,6 +233,7 @@ class _Merged:
         if text is None:
             self.notes.append(f"{path} is not there: the profile's own defaults hold")
             return
+        self.files.append(path)
         add(file_rows(text, path), values)
 
 
@@ -256,7 +263,7 @@ def _unit(
 
 def _check_expanded(profile: str, where: str, value: str) -> None:
     if FUNCTION.search(value):
-        remedy = "plan with --option and the value that it gives there"
+        remedy = "write the value that it gives there into the variables file"
         raise _wrong(profile, f"{where} needs a built-in function of TuneD on the host", remedy)
     unknown = REFERENCE.search(value)
     if unknown:

@@ -52,12 +52,19 @@ def from_options(texts: Sequence[str], devices: Sequence[str]) -> Policy:
     return parse_mixed(devices, options)
 
 
-def from_profile(names: str, links: Collection[Link]) -> tuple[Policy, tuple[str, ...]]:
-    """Return the policy of TuneD profiles on these links, and notes about what was not found."""
+def from_profile(
+    names: str, links: Collection[Link], recorded: bool
+) -> tuple[Policy, tuple[str, ...]]:
+    """Return the policy of TuneD profiles on these links, and notes about the files with values.
+
+    recorded: the links are those of another host, which may have other values.
+    """
     from rxlane import policy, profile
 
     found = profile.load(_utf8(names, "surrogateescape"), profile_file)
-    return policy.parse(found.sections(links)), tuple(found.notes)
+    values = found.values if recorded else []
+    notes = [f"values are those of {path} of this machine" for path in values]
+    return policy.parse(found.sections(links)), (*notes, *found.notes)
 
 
 def profile_file(path: str) -> str | None:

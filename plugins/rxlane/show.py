@@ -72,8 +72,11 @@ def verify_text(verdict: Verdict, waiting: int | None) -> str:
     return sanitize.lines("\n".join(lines)) + "\n"
 
 
-def verify_json(verdict: Verdict) -> str:
-    """Return every setting with its state: ok, drifted, or the kind of the skip."""
+def verify_json(verdict: Verdict, waiting: int | None) -> str:
+    """Return every setting with its state: ok, drifted, or the kind of the skip.
+
+    waiting: as in verify_text().
+    """
     settings = [
         {**_plain_target(entry.target), "state": "ok", "expected": entry.after}
         for entry in verdict.passed
@@ -96,4 +99,5 @@ def verify_json(verdict: Verdict) -> str:
         }
         for skip in verdict.left
     ]
-    return json.dumps({"settings": settings}, indent=1) + "\n"
+    data = {"applied": waiting is not None, "waiting": waiting or 0, "settings": settings}
+    return json.dumps(data, indent=1) + "\n"

@@ -125,6 +125,10 @@ class Variables:
         self._failed.add(failure)
         return news
 
+    def files(self) -> list[str]:
+        """Return the files that were found."""
+        return [path_of(profile) for profile, found in self._asked.items() if found is not None]
+
     def notes(self) -> list[str]:
         """Tell of files that are not there and of names in them that nothing reads, and forget."""
         asked, self._asked, self._failed = self._asked, {}, set()

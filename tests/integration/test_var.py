@@ -52,4 +52,8 @@ def test_originals_come_back_from_a_folder_that_became_read_only(room: Host) -> 
     room.run("mount", "-o", "remount,rw", STATE)
     room.run("rxlane", "rollback")
     assert room.settings() == before
-    assert json.loads(room.run("rxlane", "verify", "--json").stdout) == {"settings": []}
+    assert json.loads(room.run("rxlane", "verify", "--json").stdout) == {
+        "applied": False,
+        "waiting": 0,
+        "settings": [],
+    }

@@ -208,7 +208,9 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert run(capsys, "verify", *state(tmp_path))[:2] == (0, "12 of 12 settings as planned\n")
     host.write_napi(8194, {"threaded": "off"})
     status, out, _ = run(capsys, "verify", "--json", *state(tmp_path))
-    found = json.loads(out)["settings"]
+    found = json.loads(out)
+    assert (found["applied"], found["waiting"]) == (True, 0)
+    found = found["settings"]
     assert status == 1 and Counter(row["state"] for row in found) == {"ok": 10, "drifted": 2}
     assert found[0] == {"device": "eth0", "queue": 0, "setting": "threaded", "state": "ok",
                         "expected": "on"}  # fmt: skip
@@ -217,6 +219,8 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 0
     assert simhost.settings(host) == before
     assert run(capsys, "rollback", *state(tmp_path))[:2] == (0, "0 settings put back\n")
+    status, out, _ = run(capsys, "verify", "--json", *state(tmp_path))
+    assert (status, json.loads(out)) == (0, {"applied": False, "waiting": 0, "settings": []})
 
 
 def test_what_could_not_be_had_is_said_again(

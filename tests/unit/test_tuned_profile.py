@@ -221,6 +221,10 @@ def test_our_profiles(
     assert err == f"note: /etc/tuned/{name}-variables.conf is not there: the profile's own" + (
         " defaults hold\n"
     )
+    values = f"/etc/tuned/{name}-variables.conf"
+    monkeypatch.setattr(request, "profile_file", lambda at: "" if at == values else read(at))
+    status, _, err = run(capsys, *argv)
+    assert (status, err) == (0, f"note: values are those of {values} of this machine\n")
     status, _, err = run(capsys, *argv, "-o", "threaded=on")
     assert status == 2 and "leave DEV and --option out" in err
     status, _, err = run(capsys, "plan", "--profile", "no-such-profile", *argv[3:])
