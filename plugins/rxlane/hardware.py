@@ -7,8 +7,9 @@ device will have, foresee() what the host looks like then, and everything else i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
@@ -18,10 +19,12 @@ from rxlane.items import (
     CHANNELS_RX,
     CHANNELS_TX,
     COALESCE_ITEMS,
+    FRAMES_OF,
     RING_ITEMS,
     Value,
 )
 from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
+from rxlane.moderation import FIXED_FRAMES
 from rxlane.plan import LINK_RESET, WHOLE, Change, Target, disruption
 from rxlane.sections import MAX, Policy, Section
 from rxlane.settings import View, read_device
@@ -32,6 +35,14 @@ Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
 # Queues that are not there yet have NAPIs and interrupts that nobody knows: numbers below zero,
 # which the kernel gives to none.
 UNBORN = -1
+
+
+class Asked(NamedTuple):
+    """A value of a setting, and the option that it comes from. why: where that does not say it."""
+
+    value: Value
+    option: str
+    why: str = ""
 
 
 def counts(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
@@ -142,8 +153,8 @@ def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
     for section, link in devices:
         wanted = _values(draft, section, link)
         planned += [link.name] if wanted else []
-        for item, (value, option) in wanted.items():
-            reason = section.reason(option)
+        for item, (value, option, why) in wanted.items():
+            reason = section.reason(option) + why
             target = Target(link.name, WHOLE, item)
             if draft.present.read(target) != value:
                 _check_session(draft, policy, section, link, item, option)
@@ -155,21 +166,21 @@ def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
         )
 
 
-def _values(draft: Draft, section: Section, link: Link) -> dict[str, tuple[Value, str]]:
-    """Return {item: (value, option)} of what the device can have; report the rest."""
+def _values(draft: Draft, section: Section, link: Link) -> dict[str, Asked]:
+    """Return by item what the device can have; report the rest."""
     asked = dict(section.tunables)
     options = [o for o in ("channels", *asked) if o != "channels" or section.channels is not None]
     if options and not link.up:
         reason = f"interface {link.name} is down, and its driver may set up queues only when up"
         draft.skip(link.name, WHOLE, ", ".join(options), "down", reason)
         return {}
-    found: dict[str, tuple[Value, str]] = {}
+    found: dict[str, Asked] = {}
     if section.channels is not None:
         short = _shortage(section, link)
         if short is not None:
             draft.skip(link.name, WHOLE, "channels", "unsupported", short)
         else:
-            found |= {i: (n, "channels") for i, n in _wanted(section, link).items()}
+            found |= {i: Asked(n, "channels") for i, n in _wanted(section, link).items()}
     queues = draft.view.links[link.name].count("rx")
     if section.management_queues >= queues and asked:
         reason = f"management_queues={section.management_queues} keeps all of its {queues} queues"
@@ -178,8 +189,29 @@ def _values(draft: Draft, section: Section, link: Link) -> dict[str, tuple[Value
     for item in (i for i in (*RING_ITEMS, *COALESCE_ITEMS) if i in asked):
         value = _tunable(draft, link, item, asked[item])
         if value is not None:
-            found[item] = (value, item.replace("-", "_"))
-    return found
+            found[item] = Asked(value, item.replace("-", "_"))
+    return found | _single_frames(draft, link, asked, found)
+
+
+def _single_frames(
+    draft: Draft, link: Link, asked: Container[str], found: Mapping[str, Asked]
+) -> dict[str, Asked]:
+    """Return 1 for numbers of packets that 0 microseconds would leave alone to end the wait.
+
+    One that we made 1 counts with its original, which would come back. 0 stays as it is: hns3 takes
+    no other, and virtio_net not while it is up.
+    """
+    alone = {}
+    for usecs, frames in FRAMES_OF.items():
+        own = link.tunable(frames)
+        none = usecs in found and found[usecs].value == 0 and frames not in asked
+        if not none or own is None or link.driver in FIXED_FRAMES:
+            continue
+        count = int(draft.returning.get(Target(link.name, WHOLE, frames), own.value))
+        if count > 1:
+            why = f": without a limit of time a packet would wait until there are {count}"
+            alone[frames] = Asked(1, found[usecs].option, why)
+    return alone
 
 
 def _tunable(draft: Draft, link: Link, item: str, asked: Value) -> Value | None:

@@ -58,6 +58,8 @@ WORKQUEUE = "workqueue-cpus"  # CPU list; a mask in sysfs, the only one that is 
 CHANNEL_ITEMS = (CHANNELS_RX, CHANNELS_TX, CHANNELS_COMBINED)
 RING_ITEMS = (RING_RX, RING_TX)
 COALESCE_ITEMS = (ADAPTIVE_RX, ADAPTIVE_TX, RX_USECS, TX_USECS, RX_FRAMES, TX_FRAMES)
+# An interrupt comes after the microseconds or the packets, whichever are first; 0 is no limit.
+FRAMES_OF = {RX_USECS: RX_FRAMES, TX_USECS: TX_FRAMES}
 FEATURE_ITEMS = (NTUPLE,)
 ETHTOOL_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS, *COALESCE_ITEMS, *FEATURE_ITEMS)
 RESET_ITEMS = (*CHANNEL_ITEMS, *RING_ITEMS)  # their drivers set queues up anew

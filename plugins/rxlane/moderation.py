@@ -13,6 +13,10 @@ from collections.abc import Mapping
 
 from rxlane.items import ON, SWITCHES, Value
 
+# enetc_set_coalesce() takes no other number of packets than its own, which counts only beside
+# microseconds.
+FIXED_FRAMES = frozenset({"fsl_enetc", "fsl_enetc_vf", "nxp_enetc4"})
+
 
 def in_order(values: Mapping[str, Value]) -> tuple[dict[str, Value], ...]:
     """Return the requests for a driver that refuses one for all: switches that go on come last.

@@ -17,6 +17,7 @@ from rxlane.items import (
     BUSY_READ,
     COALESCE_ITEMS,
     FAIR,
+    FRAMES_OF,
     KERNEL,
     MODES,
     OFF,
@@ -193,6 +194,11 @@ def _tunables(read: Reader) -> tuple[tuple[str, int | str], ...]:
         found[item] = (
             read.choice(name, (ON, OFF)) if switch else read.integer(name, 0, MAX_COALESCE)
         )
+    for usecs, frames in FRAMES_OF.items():
+        if found[usecs] == found[frames] == 0:
+            of_usecs, of_frames = usecs.replace("-", "_"), frames.replace("-", "_")
+            problem = f"leaves no interrupt beside {of_usecs}=0"
+            raise read.fail(of_frames, problem, f"give {of_frames}=1, an interrupt for each packet")
     return tuple((item, value) for item, value in found.items() if value is not None)
 
 

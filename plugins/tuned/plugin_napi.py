@@ -85,8 +85,9 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     [option]`adaptive_rx` and [option]`adaptive_tx` (`on`, `off`) let the
     driver choose coalescing by load. [option]`rx_usecs` and
     [option]`tx_usecs` are the microseconds, [option]`rx_frames` and
-    [option]`tx_frames` the packets before an interrupt. Rings and coalescing
-    are a device's, so its management queues have them too; a device whose
+    [option]`tx_frames` the packets before an interrupt, where 0 is no limit:
+    with 0 microseconds, packets are 1 unless the option says otherwise.
+    Rings and coalescing are a device's, so its management queues have them too; a device whose
     queues all are management's keeps its own.
 
     .Threads for all queues but the first, interrupts deferred

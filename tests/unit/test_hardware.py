@@ -108,6 +108,38 @@ def test_rings_and_coalescing() -> None:
     assert "ring_rx=max in [napi]" in plan.changes[0].reason
 
 
+def framed(driver: str = "r8169", usecs: int = 20) -> Snapshot:
+    link = tuned(simhost.link(), rx_usecs=usecs, tx_usecs=72, rx_frames=5, tx_frames=53)
+    return host(replace(link, driver=driver))
+
+
+@pytest.mark.parametrize("usecs", [20, 0])
+def test_no_packet_waits_for_others_without_a_limit_of_time(usecs: int) -> None:
+    plan = decide(framed(usecs=usecs), asked(rx_usecs=0))
+    frames = plan.changes[-1]
+    assert (str(frames.target), frames.before, frames.after) == ("eth0/all/rx-frames", 5, 1)
+    assert (
+        frames.reason.startswith("rx_usecs=0 in [napi]: ") and "until there are 5" in frames.reason
+    )
+    both = decide(framed(), asked(rx_usecs=0, tx_usecs=0))
+    assert after(both, "frames") == {"eth0/all/rx-frames": 1, "eth0/all/tx-frames": 1}
+
+
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        (framed(), {"rx_usecs": 9}),
+        (framed(), {"rx_usecs": 0, "rx_frames": 5}),
+        (framed("fsl_enetc"), {"rx_usecs": 0}),
+        (host(tuned(simhost.link(), rx_frames=0)), {"rx_usecs": 0}),
+        (host(tuned(simhost.link(), rx_frames=1)), {"rx_usecs": 0}),
+        (host(), {"rx_usecs": 0}),
+    ],
+)
+def test_numbers_of_packets_that_stay(start: Snapshot, options: dict[str, object]) -> None:
+    assert after(decide(start, asked(**options)), "frames") == {}
+
+
 @pytest.mark.parametrize(
     ("driver", "price"), [("virtio_net", "queue-pause"), ("e1000e", "link-reset")]
 )
@@ -267,6 +299,25 @@ def test_a_policy_without_channels_brings_them_back() -> None:
     assert simhost.settings(sim) == before and store.text is None
 
 
+def test_packets_and_microseconds_are_one_request_there_and_back() -> None:
+    """r8169 refuses 0 microseconds beside packets above 1, others 0 beside 0."""
+    sim, store = SimHost(framed()), MemoryStore()
+    before = simhost.settings(sim)
+    assert apply(sim, store, asked(rx_usecs=0)).written == 2
+    assert apply(sim, store, asked(rx_usecs=0)).written == 0
+    journal = store.load()
+    assert journal is not None and verify_journal(journal, sim.observe()).drifted == ()
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
+    assert [line.partition("{")[2] for line in sim.log] == [
+        "'rx-usecs': 0, 'rx-frames': 1}",
+        "'rx-usecs': 20, 'rx-frames': 5}",
+    ]
+    apply(sim, store, asked(rx_usecs=0))
+    apply(sim, store, asked(rx_usecs=9))
+    assert simhost.settings(sim) == before | {"eth0/rx-usecs": 9}, "packets count again"
+
+
 def test_a_driver_that_refuses_is_reported_and_the_rest_is_done() -> None:
     sim, store = SimHost(host()), MemoryStore()
     before = simhost.settings(sim)
@@ -354,6 +405,7 @@ def test_any_channels_on_any_host_come_back(
         tuned(
             simhost.link(f"eth{n}", queues, ifindex=n + 2, base=8193 + 1000 * n, kernel=able),
             pairs=pairs,
+            rx_frames=5,
         )
         for n, (queues, pairs, _) in enumerate(devices)
     ]

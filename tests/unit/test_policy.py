@@ -176,6 +176,8 @@ def test_malformed_policy_files(data: object) -> None:
         ({"irq_cpu": "1"}, "did you mean irq_cpus"),
         ({"threaded": "on@0,busy-poll"}, "needs its queues: busy-poll@QUEUES"),
         ({"thread_spread": "all"}, "needs thread_cpus"),
+        ({"rx_frames": "0", "rx_usecs": "0"}, "give rx_frames=1"),
+        ({"tx_frames": "0", "tx_usecs": "0"}, "no interrupt beside tx_usecs=0"),
         ({"thread_spread": "some", "thread_cpus": "1"}, "give one of one, all"),
     ],
 )
