@@ -23,6 +23,7 @@ from rxlane.items import (
     IRQ_THREAD_SCHED,
     IRQ_THREADED,
     OFF,
+    RESET_ITEMS,
     RING_RX,
     RING_TX,
     RX_THREAD_CPUS,
@@ -107,7 +108,7 @@ def _touched(view: View, change: Change) -> Iterator[tuple[str, Thread | None]]:
         yield RECLASS if target.item in _CLASS else MOVE, view.thread(target)
     elif target.item in IRQ_ITEMS:
         yield from ((MOVE, thread) for thread in _following(view, target, str(after)))
-    elif link is not None and change.disruption == LINK_RESET:
+    elif link is not None and target.item in RESET_ITEMS and change.disruption == LINK_RESET:
         # Its driver may make NAPIs and interrupts anew, and their threads with them.
         threads = chain(_of_napis(view, link), _of_interrupts(view, link))
         yield from ((END, thread) for thread in threads)

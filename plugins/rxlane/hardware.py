@@ -20,6 +20,7 @@ from rxlane.items import (
     CHANNELS_TX,
     COALESCE_ITEMS,
     FRAMES_OF,
+    RESET_ITEMS,
     RING_ITEMS,
     Value,
 )
@@ -35,6 +36,9 @@ Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
 # Queues that are not there yet have NAPIs and interrupts that nobody knows: numbers below zero,
 # which the kernel gives to none.
 UNBORN = -1
+
+LOGIN = "somebody is logged in over this device"
+PERMIT = "use `rxlane apply --confirm` or set allow_session_reset=1"
 
 
 class Asked(NamedTuple):
@@ -148,17 +152,15 @@ def _unborn(kind: str, index: int, first: Queue | None, number: int) -> Queue:
 
 
 def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
-    """Plan channels, rings and coalescing; REFUSED where that could cut off a login."""
+    """Plan channels, rings and coalescing; REFUSED where new queues could cut off a login."""
     planned = []
     for section, link in devices:
-        wanted = _values(draft, section, link)
+        wanted: Mapping[str, Asked] = _values(draft, section, link)
+        if not policy.confirmed and not section.allow_session_reset:
+            wanted = _beside_login(draft, section, link, wanted)
         planned += [link.name] if wanted else []
         for item, (value, option, why) in wanted.items():
-            reason = section.reason(option) + why
-            target = Target(link.name, WHOLE, item)
-            if draft.present.read(target) != value:
-                _check_session(draft, policy, section, link, item, option)
-            draft.want(target, value, reason)
+            draft.want(Target(link.name, WHOLE, item), value, section.reason(option) + why)
     if planned and NETWORK_MANAGER in draft.view.snapshot.writers:
         draft.warnings.append(
             f"{NETWORK_MANAGER} runs and, where a connection of {', '.join(planned)} has ethtool"
@@ -231,23 +233,38 @@ def _tunable(draft: Draft, link: Link, item: str, asked: Value) -> Value | None:
     return asked
 
 
-def _check_session(
-    draft: Draft, policy: Policy, section: Section, link: Link, item: str, option: str
-) -> None:
-    """Refuse what makes queues anew on the device over which somebody is logged in."""
-    allowed = policy.confirmed or section.allow_session_reset
-    known = link.name in draft.view.snapshot.sessions
-    if allowed or not known or not _cuts(draft.view, link.name, item):
-        return
-    raise RxlaneError(
-        Kind.REFUSED,
-        "somebody is logged in over this device, and the change could cut that off",
-        section=section.name,
-        option=option,
-        value=section.option(option),
-        device=link.name,
-        remedy="use `rxlane apply --confirm` or set allow_session_reset=1",
-    )
+def _beside_login(
+    draft: Draft, section: Section, link: Link, wanted: Mapping[str, Asked]
+) -> Mapping[str, Asked]:
+    """Return what cannot cut off who is logged in over the device.
+
+    New queues are refused; coalescing is left alone, which profiles ask of whatever devices there
+    are.
+    """
+    if link.name not in draft.view.snapshot.sessions:
+        return wanted
+    cutting = {
+        item: one
+        for item, one in wanted.items()
+        if draft.present.read(Target(link.name, WHOLE, item)) != one.value
+        and _cuts(draft.view, link.name, item)
+    }
+    option = next((one.option for item, one in cutting.items() if item in RESET_ITEMS), None)
+    if option is not None:
+        raise RxlaneError(
+            Kind.REFUSED,
+            f"{LOGIN}, and the change could cut that off",
+            section=section.name,
+            option=option,
+            value=section.option(option),
+            device=link.name,
+            remedy=PERMIT,
+        )
+    if cutting:
+        given = section.reason(*dict.fromkeys(one.option for one in cutting.values()))
+        why = f"{given}: {LOGIN}, and driver {link.driver} resets the link for it; {PERMIT}"
+        draft.skip(link.name, WHOLE, ", ".join(cutting), "left-alone", why)
+    return {item: one for item, one in wanted.items() if item not in cutting}
 
 
 def _cuts(view: View, device: str, item: str) -> bool:
@@ -261,7 +278,7 @@ def _cuts(view: View, device: str, item: str) -> bool:
 def _who(snapshot: Snapshot, device: str) -> str | None:
     """Say who may be cut off by what is done to a device, None for nobody."""
     if device in snapshot.sessions:
-        return "somebody is logged in over this device"
+        return LOGIN
     if snapshot.hidden_logins:
         return "somebody is logged in, over which device cannot be told from here"
     return None

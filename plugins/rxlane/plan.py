@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rxlane.items import (
+    COALESCE_ITEMS,
     IRQ_THREADED,
     MODE_OF,
     OFF,
@@ -29,12 +30,17 @@ HOST = ""  # no device has an empty name
 HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers devices from 1
 
 TUNED = "tuned"  # an owner of a journal
-LINK_RESET = "link-reset"  # see disruption()
+NONE, QUEUE_PAUSE, LINK_RESET = "none", "queue-pause", "link-reset"  # see disruption()
 
-# RESET_ITEMS: see disruption(); all else: none.
+# RESET_ITEMS, COALESCE_ITEMS: see disruption(); all else: none.
 DISRUPTION = dict.fromkeys((THREADED, IRQ_THREADED), "thread-restart")
 # virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
 PAUSING = frozenset({"virtio_net"})
+# Drivers that do more for coalescing than set registers, if only for some numbers:
+# ixgbe_do_reset(), bnx2_netif_stop() and stop_gfar() take the link down, enetc_stop() and
+# rtl8152_set_coalesce() stop queues.
+COALESCING = dict.fromkeys(("ixgbe", "bnx2", "fsl-gianfar"), LINK_RESET)
+COALESCING |= dict.fromkeys(("fsl_enetc", "fsl_enetc_vf", "nxp_enetc4", "r8152"), QUEUE_PAUSE)
 
 
 class Target(NamedTuple):
@@ -79,11 +85,14 @@ def counted(item: str) -> Counted:
 def disruption(item: str, driver: str) -> str:
     """Say what writing the setting does to traffic: none, thread-restart, queue-pause, link-reset.
 
-    A driver that is not known to pause only is taken to reset the link.
+    A driver that is not known to pause only is taken to reset the link for other queues, and to do
+    nothing to traffic for other coalescing.
     """
     if item in RESET_ITEMS:
-        return "queue-pause" if driver in PAUSING else LINK_RESET
-    return DISRUPTION.get(item, "none")
+        return QUEUE_PAUSE if driver in PAUSING else LINK_RESET
+    if item in COALESCE_ITEMS:
+        return COALESCING.get(driver, NONE)
+    return DISRUPTION.get(item, NONE)
 
 
 _PHASE = {item: number for number, items in enumerate(PHASES, 1) for item in items}
@@ -143,7 +152,7 @@ class Change:
     before: Value | None
     after: Value
     reason: str = ""
-    disruption: str = "none"
+    disruption: str = NONE
 
 
 @dataclass(frozen=True, slots=True)

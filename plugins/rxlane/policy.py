@@ -78,7 +78,7 @@ NAPI_OPTIONS = (
     Option("tx_usecs", "microseconds from a sent packet to its interrupt"),
     Option("rx_frames", "received packets for one interrupt"),
     Option("tx_frames", "sent packets for one interrupt"),
-    Option("allow_session_reset", "1 permits new queues on the device of a login"),
+    Option("allow_session_reset", "1 permits new queues and link resets on the device of a login"),
 )
 # What an interrupt may be told: to run its handler in a thread, or auto, which is on where no
 # thread of the NAPI's own polls.

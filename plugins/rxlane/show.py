@@ -9,7 +9,7 @@ from typing import Any
 from rxlane import sanitize
 from rxlane.codec import to_plain
 from rxlane.items import THREAD_ITEMS
-from rxlane.plan import HOST, WHOLE, Change, Plan, Target
+from rxlane.plan import HOST, NONE, WHOLE, Change, Plan, Target
 from rxlane.verify import Verdict
 
 
@@ -17,7 +17,7 @@ def change_text(change: Change) -> str:
     new = "(new thread)" if change.target.item in THREAD_ITEMS else "(new queue)"
     before = new if change.before is None else change.before
     lines = f"{change.target}: {before} -> {change.after}"
-    if change.disruption != "none":
+    if change.disruption != NONE:
         lines += f"  [{change.disruption}]"
     return f"{lines}\n    {change.reason}" if change.reason else lines
 

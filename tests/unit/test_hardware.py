@@ -141,16 +141,23 @@ def test_numbers_of_packets_that_stay(start: Snapshot, options: dict[str, object
 
 
 @pytest.mark.parametrize(
-    ("driver", "price"), [("virtio_net", "queue-pause"), ("e1000e", "link-reset")]
+    ("driver", "price", "moderation"),
+    [
+        ("virtio_net", "queue-pause", "none"),
+        ("e1000e", "link-reset", "none"),
+        ("ixgbe", "link-reset", "link-reset"),
+        ("bnx2", "link-reset", "link-reset"),
+        ("fsl_enetc", "link-reset", "queue-pause"),
+    ],
 )
-def test_disruption(driver: str, price: str) -> None:
+def test_disruption(driver: str, price: str, moderation: str) -> None:
     start = host(replace(tuned(simhost.link()), driver=driver))
     plan = decide(start, asked(channels=2, ring_rx=512, rx_usecs=9, threaded="on"))
     found = {c.target.item: c.disruption for c in plan.changes}
     assert found == {
         "channels-combined": price,
         "ring-rx": price,
-        "rx-usecs": "none",
+        "rx-usecs": moderation,
         "threaded": "thread-restart",
     }
     undone = {c.target.item: c.disruption for c in revert(plan, start).changes}
@@ -195,6 +202,45 @@ def test_no_refusal_where_nothing_is_cut() -> None:
     wired = replace(start, links=(replace(start.links[0], driver="e1000e"),))
     assert "ring_rx=512" in refusal(wired, asked(ring_rx=512))
     assert after(decide(wired, asked(rx_usecs=0)))
+
+
+def wired(driver: str, *sessions: str) -> Snapshot:
+    link = tuned(simhost.link(), rx_frames=5)
+    return host(replace(link, driver=driver), sessions=sessions)
+
+
+def test_coalescing_that_resets_the_link_of_a_login_is_left_alone() -> None:
+    """It is no refusal: net-low-latency asks for it on whatever NIC there is."""
+    start, low = wired("ixgbe", "eth0"), {"adaptive_rx": "off", "rx_usecs": 0}
+    plan = decide(start, asked(threaded="on", **low))
+    assert {c.target.item for c in plan.changes} == {"threaded"}
+    assert skipped(plan) == [
+        "eth0: adaptive-rx, rx-usecs, rx-frames left-alone: adaptive_rx=off rx_usecs=0 in [napi]:"
+        " somebody is logged in over this device, and driver ixgbe resets the link for it;"
+        " use `rxlane apply --confirm` or set allow_session_reset=1"
+    ]
+    for where, wanted in (
+        (start, asked(**low, allow_session_reset=1)),
+        (start, replace(asked(**low), confirmed=True)),
+        (wired("ixgbe", "eth7"), asked(**low)),
+        (wired("e1000e", "eth0"), asked(**low)),
+    ):
+        assert len(after(decide(where, wanted))) == 3
+    assert decide(start, asked(rx_usecs=3)).skips == (), "what holds cuts nobody off"
+
+
+def test_coalescing_that_came_before_the_login_stays() -> None:
+    sim, store = SimHost(wired("ixgbe")), MemoryStore()
+    before = simhost.settings(sim)
+    low = asked(rx_usecs=0, threaded="on")
+    apply(sim, store, low)
+    sim.sessions = ("eth0",)
+    again = apply(sim, store, low)
+    assert again.written == 0 and again.plan.skips == ()
+    less = apply(sim, store, asked(threaded="on"))
+    assert less.written == 0 and "going back to 3 could cut that off" in skipped(less.plan)[0]
+    assert rollback(sim, store).pending == ()
+    assert simhost.settings(sim) == before and store.text is None
 
 
 # -- apply --------------------------------------------------------------------------------------
