@@ -109,7 +109,7 @@ STEERING_OPTIONS = (
     Option("xps", "TX queue by CPU or by RX queue: off, auto or rxqs"),
     Option("vhost_cpus", "CPUs for the taps' vhost threads: auto (not the vCPUs') or a list"),
     Option("tap_rps", "CPUs that process what taps received: off or a list"),
-    Option("netdev_max_backlog", "packets that may wait on a CPU, 1..1000000"),
+    Option("netdev_max_backlog", "packets that may wait on a CPU, at least; 1..1000000"),
     Option("busy_read", "microseconds a blocking read polls, 0..1000"),
     Option("busy_poll", "microseconds poll() and select() poll, 0..1000"),
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from rxlane import cpulist
 from rxlane.draft import Draft, check_rps, one_value
-from rxlane.items import FLOW_ENTRIES, NTUPLE, OFF, ON, RFS, RPS, XPS, XPS_RXQS
+from rxlane.items import BACKLOG, FLOW_ENTRIES, NTUPLE, OFF, ON, RFS, RPS, XPS, XPS_RXQS, Value
 from rxlane.model import Link, Queue, Topology
 from rxlane.placer import Placer, Request
 from rxlane.plan import HOST, WHOLE, Target
@@ -182,8 +182,8 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
     table = draft.view.read(target)
     size = entries
     if table is not None and any(section.rfs == RFS_AUTO for section, _ in wanted):
-        # Flows of other devices may need a larger one, unless it was made by us.
-        size = max(entries, int(draft.returning.get(target, table)))
+        # Flows of other devices may need a larger one.
+        size = _at_least(draft, target, entries, table)
     for section, link in devices:
         if section.rfs is not None:
             _device_flows(draft, section, link, entries if section.rfs else 0, table is not None)
@@ -192,6 +192,11 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
     section = wanted[0][0]
     reason = f"{section.reason('rfs')}: {queues} queues"
     draft.want(target, size, reason)
+
+
+def _at_least(draft: Draft, target: Target, value: int, present: Value) -> int:
+    """Return the value, or what the setting is where that is more and was not made by us."""
+    return max(value, int(draft.returning.get(target, present)))
 
 
 def _device_flows(
@@ -238,8 +243,12 @@ def _sysctls(draft: Draft, sections: Iterable[FlowSteering]) -> None:
         asked = ((s, name, dict(s.sysctls).get(name)) for s in given)
         for section, _, value in one_value(asked, option):
             target = Target(HOST, WHOLE, name)
-            if draft.view.read(target) is None:
+            present = draft.view.read(target)
+            if present is None:
                 why = "this kernel or network namespace does not have it"
                 draft.skip(HOST, WHOLE, name, "unsupported", why)
-            else:
-                draft.want(target, value, section.reason(option))
+                continue
+            if name == BACKLOG:
+                # Somebody else may need a longer one: it is of all devices.
+                value = _at_least(draft, target, value, present)
+            draft.want(target, value, section.reason(option))

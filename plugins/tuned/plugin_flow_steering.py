@@ -64,7 +64,8 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`netdev_max_backlog`, [option]`busy_read` and
     [option]`busy_poll` are the sysctls of these names in `net.core`. They
-    are the host's, so sections may not ask for different values.
+    are the host's, so sections may not ask for different values. The first
+    is a minimum: a higher one that the host has stays.
 
     .Few queues, many CPUs, applications on this host
     ====

@@ -62,7 +62,6 @@ WAYS = {
     "interrupts under a real-time hog": way("fifo", irq_cpus=CPU, threaded="off"),
     "interrupts and threads under a real-time hog": way("fifo", irq_cpus=CPU, **ON_CPU),
     "RPS to a CPU with a real-time hog": way("fifo", rps=CPU),
-    "RPS with no room for packets": way("fifo", rps=CPU, netdev_max_backlog=1),
     "RFS and sending by the receiving queue": way("other", rfs="auto", rps=CPU, xps="rxqs"),
     "kernel workers under a real-time hog": way("fifo", workqueue_cpus=CPU, irq_cpus=CPU),
     "one pair of queues": way(channels=1),

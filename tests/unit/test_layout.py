@@ -14,6 +14,7 @@ from rxlane import cpulist, policy
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import BACKLOG
 from rxlane.model import Link, Snapshot, Sysctl
 from rxlane.plan import HOST, WHOLE, Plan, Target
 from rxlane.revert import revert
@@ -210,6 +211,21 @@ def test_sysctls_are_the_hosts() -> None:
     bare = replace(host(), sysctls=())
     skips = decide(bare, asked(busy_poll=5, rfs="auto")).skips
     assert [s.kind for s in skips] == ["unsupported"] * 2 and str(skips[1]).startswith("host: ")
+
+
+def test_a_longer_backlog_stays() -> None:
+    """Another program's; what we made ourselves goes down with the option, and back."""
+    sim, store = SimHost(host()), MemoryStore()
+    sim.write_sysctl(BACKLOG, 250000)
+    assert apply(sim, store, asked(netdev_max_backlog=4096)).written == 0
+    rollback(sim, store)
+    assert sim.sysctls[BACKLOG] == 250000
+    sim.write_sysctl(BACKLOG, 1000)
+    for value in (5000, 5000, 4096, 1, 4096):
+        done = apply(sim, store, asked(netdev_max_backlog=value))
+        assert sim.sysctls[BACKLOG] == max(value, 1000) and verify(done.plan, sim.observe()) == ()
+    rollback(sim, store)
+    assert sim.sysctls[BACKLOG] == 1000 and store.text is None
 
 
 def test_kernel_without_steering_is_reported() -> None:
