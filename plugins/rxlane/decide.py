@@ -17,6 +17,7 @@ from rxlane import (
     classes,
     cpulist,
     dangers,
+    deferral,
     hardware,
     housekeeping,
     irqthreads,
@@ -227,6 +228,8 @@ def _device(draft: Draft, section: Section, link: Link) -> list[Wanted]:
     if section.modes:
         modes = _modes(draft, section, link, managed)
     _timers(draft, section, link, managed)
+    polled = {lane.queue.index: lane.mode for lane in managed} | modes
+    deferral.warn(draft, section, link, [n for n, mode in polled.items() if mode != "busy-poll"])
     back = {lane.queue.index: neighbours.returned(lane, draft.returning) for lane in managed}
     return [Wanted(section, link, lane, modes.get(queue, "off")) for queue, lane in back.items()]
 

@@ -71,8 +71,9 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`defer_hard_irqs` is the number of empty polls before the
     interrupt is enabled again, [option]`gro_flush_timeout` the nanoseconds
-    between those polls, [option]`irq_suspend_timeout` the nanoseconds that
-    interrupts stay off while the application itself polls.
+    between those polls, without which the first has no effect,
+    [option]`irq_suspend_timeout` the nanoseconds that interrupts stay off
+    while the application itself polls.
 
     [option]`channels` is how many queues a device has (pairs of queues where
     its driver counts pairs), or `max`. [option]`ring_rx` and

@@ -31,7 +31,12 @@ from unit.simhost import SimHost
 
 INDEXES = {"eth0": 2, "eth1": 3}
 FILE = "/etc/systemd/network/10-nic.link"
-POLL = {"NAPI_THREADED": "busy-poll@1-", "NAPI_THREAD_CPUS": "auto", "NAPI_DEFER_HARD_IRQS": "7"}
+POLL = {
+    "NAPI_THREADED": "busy-poll@1-",
+    "NAPI_THREAD_CPUS": "auto",
+    "NAPI_DEFER_HARD_IRQS": "7",
+    "NAPI_GRO_FLUSH_TIMEOUT": "15000",
+}
 
 
 class Bench:
