@@ -322,7 +322,8 @@ def _whole_device(
     if not rest:
         return {}
     if not alike or link.threaded is None:
-        reason = f"{why}, and the device's threaded file sets all queues alike"
+        instead = " or ".join(f"threaded={mode}" for mode in dict.fromkeys(rest.values()))
+        reason = f"{why}, and the device's threaded file sets all queues alike: give {instead}"
         if link.threaded is None:
             reason = f"{why}, and the device has no threaded file"
         for queue, mode in rest.items():

@@ -82,7 +82,7 @@ def _shortage(section: Section, link: Link) -> str | None:
     for item, count in _wanted(section, link).items():
         top = own[item].top
         if top is not None and count > top:
-            return f"the device has at most {top}"
+            return f"channels={count}: the device has at most {top}; give up to {top}, or max"
     return None
 
 
@@ -217,14 +217,15 @@ def _single_frames(
 
 
 def _tunable(draft: Draft, link: Link, item: str, asked: Value) -> Value | None:
-    own = link.tunable(item)
+    own, given = link.tunable(item), f"{item.replace('-', '_')}={asked}"
     problem = None
     if own is None:
         problem = f"driver {link.driver or 'unknown'} does not have it"
     elif own.top is not None and asked != MAX and int(asked) > own.top:
-        problem = f"the device takes at most {own.top}"
+        problem = f"{given}: the device takes at most {own.top}; give up to {own.top}, or max"
     elif asked == MAX and own.top is None:
-        problem = f"driver {link.driver or 'unknown'} does not tell its maximum"
+        driver = link.driver or "unknown"
+        problem = f"{given}: driver {driver} does not tell its maximum; give a number"
     elif asked == MAX:
         return own.top
     if problem is not None:

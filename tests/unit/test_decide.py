@@ -123,6 +123,16 @@ def test_stock_kernel_falls_back_to_the_whole_device() -> None:
     assert any("management queue 0 is threaded too" in w for w in found.warnings)
 
 
+@pytest.mark.parametrize(
+    ("modes", "instead"),
+    [("on@1-", "threaded=on"), ("on@1,off@2-", "threaded=on or threaded=off")],
+)
+def test_stock_kernel_says_what_it_can(modes: str, instead: str) -> None:
+    found = plan(stock(), threaded=modes)
+    assert found.changes == () and found.skips
+    assert all(s.reason.endswith(f"sets all queues alike: give {instead}") for s in found.skips)
+
+
 @pytest.mark.parametrize("modes", ["busy-poll", "on@1,off@2-", "on@2-", "on@1,busy-poll@2-"])
 def test_stock_kernel_reports_what_it_cannot(modes: str) -> None:
     found = plan(stock(), threaded=modes, management_queues=1, thread_cpus="auto")

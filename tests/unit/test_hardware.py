@@ -172,10 +172,17 @@ def test_what_the_device_has_not_is_reported() -> None:
         "eth0: channels unsupported: driver virtio_net does not let its queues be counted",
         "eth0: ring-rx unsupported: driver virtio_net does not have it",
         "eth0: rx-frames unsupported: driver virtio_net does not have it",
-        "eth1: channels unsupported: the device has at most 8",
-        "eth1: ring-rx unsupported: the device takes at most 1024",
+        "eth1: channels unsupported: channels=9: the device has at most 8; give up to 8, or max",
+        "eth1: ring-rx unsupported: ring_rx=4096: the device takes at most 1024;"
+        " give up to 1024, or max",
         "eth1: rx-frames unsupported: driver virtio_net does not have it",
     ]
+
+
+def test_a_maximum_that_the_driver_does_not_tell() -> None:
+    link = replace(simhost.link(), tunables=(Tunable("ring-rx", 256),))
+    (text,) = skipped(decide(host(link), asked(ring_rx="max")))
+    assert text.endswith("ring_rx=max: driver virtio_net does not tell its maximum; give a number")
 
 
 def test_device_that_is_down() -> None:
