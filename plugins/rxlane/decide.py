@@ -105,7 +105,7 @@ def _decide(
     draft = Draft(view, Index.of(future), present, returning)
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
-    placed = (*devices, *assigned(future, policy.irq), *_separated(future, policy))
+    placed = (*devices, *assigned(future, policy.irq), *_spread(future, policy))
     begin = partial(_placer, starts(link for _, link in placed), met, snapshot.vcpus)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)
@@ -125,9 +125,10 @@ def _placer(
     return placer
 
 
-def _separated(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]]:
-    """Return the devices whose rx threads are laid out."""
-    return [one for one in assigned(host, policy.steering) if one[0].separates]
+def _spread(host: Snapshot, policy: Policy) -> list[tuple[FlowSteering, Link]]:
+    """Return the devices whose flows are laid out over CPUs, by rx threads or RPS."""
+    steered = assigned(host, policy.steering)
+    return [one for one in steered if one[0].separates or one[0].rps == "auto"]
 
 
 def _stand(
@@ -180,7 +181,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
         if set(snapshot.topology.housekeeping) - busy - beside:
             flows.polled.update(beside)
             busy |= beside
-    steering.steer(draft, flows, steered, policy.steering)
+    steering.steer(draft, flows, steered, policy.steering, bound)
     separation.exclude(draft, steered)
     polled = dangers.polled([*chosen, *others])
     vmhost.plan(draft, policy.steering, polled)

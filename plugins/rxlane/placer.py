@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from rxlane.model import Cpu, Link, Topology
-from rxlane.topology import efficient, near
+from rxlane.topology import efficient, first_of_cores, near
 
 # What a busy poller counts beside real-time threads, which sleep: more than all of them together.
 POLLER = 1 << 20
@@ -313,6 +313,16 @@ class Placer:
         every = self.topology.housekeeping or self.topology.open
         free = tuple(n for n in every if not self.busy(n)) or every
         return near(self.topology, tuple(n for n in free if n not in self.vcpus) or free, node)
+
+    def ring(self, link: Link, cpus: Sequence[int], past: int) -> tuple[int, ...]:
+        """Return the CPUs in the order in which a device's interrupts go along them, first threads
+        of cores before second ones and CPU 0 last, from so many past the device's start.
+        """
+        ordered = sorted(cpus, key=lambda n: (n == 0, n))
+        firsts = first_of_cores(self.topology, ordered)
+        every = (*firsts, *(n for n in ordered if n not in firsts))
+        at = (int(self.starts[link.ifindex] * len(every)) + past) % len(every)
+        return (*every[at:], *every[:at])
 
     def _cost(self, number: int, one: Request) -> tuple[int, ...]:
         cpu = self._cpus[number]

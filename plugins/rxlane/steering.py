@@ -8,12 +8,24 @@ packets went to last; the kernel rounds both to a power of two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rxlane import cpulist
 from rxlane.draft import Draft, check_rps, one_value
-from rxlane.items import BACKLOG, FLOW_ENTRIES, NTUPLE, OFF, ON, RFS, RPS, XPS, XPS_RXQS, Value
-from rxlane.model import Link, Queue, Topology
+from rxlane.items import (
+    BACKLOG,
+    FLOW_ENTRIES,
+    IRQ_CPUS,
+    NTUPLE,
+    OFF,
+    ON,
+    RFS,
+    RPS,
+    XPS,
+    XPS_RXQS,
+    Value,
+)
+from rxlane.model import MOVERS, Link, Queue, Topology
 from rxlane.placer import Placer, Request
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import RFS_AUTO, FlowSteering
@@ -22,6 +34,8 @@ from rxlane.sections import RFS_AUTO, FlowSteering
 # queue in it on a device of 8.
 LEAST_FLOWS = 32768
 FLOWS_A_QUEUE = 4096
+# Of CPUs that RPS gives a queue: to hand all its packets to one other CPU spreads nothing.
+LEAST_SHARE = 2
 NO_RPS, NO_RFS = "kernel has no RPS", "kernel has no RFS"
 SEPARATED = "its rx threads exclude it: rx_threads=off would end them"
 NO_TABLE = "this network namespace has no flow table"
@@ -34,16 +48,38 @@ def steer(
     placer: Placer,
     devices: list[Device],
     sections: Iterable[FlowSteering],
+    bound: Mapping[tuple[str, int], int],
 ) -> None:
-    """Plan what the sections ask for on their devices and for the host."""
+    """Plan what the sections ask for on their devices and for the host.
+
+    bound: CPUs of lanes with a bound thread.
+    """
     for section in {s.name: s for s, _ in devices}.values():
         check_rps(draft.view.snapshot.topology, section, "rps", section.rps_cpus)
+    polled = _polled(draft, bound)
     for section, link in sorted(devices, key=lambda one: one[1].ifindex):
-        _rps(draft, placer, section, link)
+        _rps(draft, placer, section, link, polled)
         _xps(draft, section, link)
     _rfs(draft, devices)
     _arfs(draft, devices)
     _sysctls(draft, sections)
+
+
+def _polled(draft: Draft, bound: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return the CPU where each lane is polled, of those that are polled on one.
+
+    An interrupt that this plan leaves alone counts as long as nothing runs that would move it.
+    """
+    snapshot, lanes = draft.view.snapshot, draft.view.lanes
+    placed: dict[int, tuple[int, ...]] = {}
+    if not any(writer in MOVERS for writer in snapshot.writers):
+        placed = {irq.number: irq.cpus for irq in snapshot.irqs}
+    for key, lane in lanes.items():
+        cpus = draft.coming(Target(*key, IRQ_CPUS))
+        if lane.irq is not None and cpus is not None:
+            placed[lane.irq.number] = cpulist.parse(str(cpus))
+    own = {key: placed.get(lane.irq.number, ()) for key, lane in lanes.items() if lane.irq}
+    return {key: cpus[0] for key, cpus in own.items() if len(cpus) == 1} | dict(bound)
 
 
 def _receiving(link: Link) -> list[Queue]:
@@ -55,7 +91,13 @@ def _steered(draft: Draft, link: Link) -> list[Queue]:
     return _receiving(link)[draft.aside.get(link.name, 0) :]
 
 
-def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> None:
+def _rps(
+    draft: Draft,
+    placer: Placer,
+    section: FlowSteering,
+    link: Link,
+    polled: Mapping[tuple[str, int], int],
+) -> None:
     if section.rps is None:
         return
     if section.rps != OFF and draft.separated(link):
@@ -64,17 +106,22 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
     own, every = _steered(draft, link), len(_receiving(link))
     reason = section.reason("rps")
     near = placer.ordinary(link.node)
-    # A queue kept for management has a CPU as well.
-    stand = [draft.stands(Target(link.name, queue.index, RPS)) for queue in own]
-    enough = every >= len(near) if None in stand else not any(stand)
-    if section.rps == "auto" and enough:
-        reason += f": {every} queues already reach all {len(near)} CPUs"
     if own and all(queue.rps_cpus is None for queue in own):
         draft.skip(link.name, WHOLE, RPS, "unsupported", NO_RPS)
         return
     chosen: list[tuple[int, ...]] = [()] * len(own)
-    if section.rps == "auto" and not enough:
-        chosen = _masks(placer, near, link, stand, every)
+    if section.rps == "auto":
+        stand = [draft.stands(Target(link.name, queue.index, RPS)) for queue in own]
+        stood = [cpus for cpus in stand if cpus is not None]
+        # A queue kept for management has a CPU as well.
+        if _redundant(stand, every, near):
+            reason += f": {len(near)} CPUs for {every} queues, fewer than {LEAST_SHARE} each"
+        elif len(stood) == len(stand):
+            chosen = _keep(placer, near, link, stood)
+        else:
+            # CPU 0 carries the kernel's own work, and so may be last where none is known to be.
+            at = [polled.get((link.name, queue.index), 0) for queue in own]
+            chosen = _deal(placer, near, link, at, every)
     elif section.rps in ("numa-local", "list"):
         chosen = [near if section.rps == "numa-local" else section.rps_cpus] * len(own)
     for queue, cpus in zip(own, chosen, strict=True):
@@ -84,42 +131,46 @@ def _rps(draft: Draft, placer: Placer, section: FlowSteering, link: Link) -> Non
         draft.want(Target(link.name, queue.index, RPS), cpulist.render(cpus) or OFF, reason)
 
 
-def _masks(
-    placer: Placer,
-    near: tuple[int, ...],
-    link: Link,
-    stand: Sequence[tuple[int, ...] | None],
-    every: int,
-) -> list[tuple[int, ...]]:
-    """Return CPUs for each queue: what is left of those that it has on the whole host, or others.
+def _redundant(stand: Sequence[tuple[int, ...] | None], every: int, near: tuple[int, ...]) -> bool:
+    """True where RPS would only add messages between CPUs that have interrupts of their own.
 
-    Queues have different CPUs, as long as there are as many.
+    A CPU that goes offline takes RPS from no other queue, unless no more CPUs are left than queues.
     """
-    found = [tuple(n for n in stood or () if n in near) for stood in stand]
-    used = {number for cpus in found for number in cpus}
-    for number in used:
-        placer.note(number, weight=0)
-    share = max(1, (len(near) - every) // len(stand)) if stand else 0
-    for at, stood in enumerate(stand):
-        if stood and not found[at]:
-            # As many as it had, by those alone: see Placer.inherit().
-            one = Request(link.ifindex, near, link.node)
-            found[at] = tuple(sorted({placer.inherit(one, n, at) for n in stood}))
-            used.update(found[at])
-    for at in (n for n, cpus in enumerate(found) if not cpus):
-        free = [number for number in near if number not in used] or list(near)
-        found[at] = _reserve(placer, free, link, share)
-        used.update(found[at])
+    if None in stand:
+        return LEAST_SHARE * every > len(near)
+    return not any(stand) or every >= len(near)
+
+
+def _deal(
+    placer: Placer, near: tuple[int, ...], link: Link, polled: Sequence[int], every: int
+) -> list[tuple[int, ...]]:
+    """Return CPUs for each queue, by the device's place alone: were it by what other devices have,
+    one that comes or goes would change their flows' CPUs too.
+
+    polled: where each queue's interrupt is. Queues have different CPUs, and as long as there are
+    others none of those where the device's interrupts start.
+    """
+    share = max(LEAST_SHARE, (len(near) - every) // len(polled))
+    ring = placer.ring(link, near, past=min(len(polled), len(near) - share * len(polled)))
+    free, found = ring, list[tuple[int, ...]]()
+    for own in polled:
+        others = [n for n in dict.fromkeys((*free, *ring)) if n != own]
+        cpus = (*others, own)[:share]
+        free = tuple(n for n in free if n not in cpus)
+        found.append(tuple(sorted(cpus)))
     return found
 
 
-def _reserve(placer: Placer, free: list[int], link: Link, share: int) -> tuple[int, ...]:
-    """Take a queue's share of CPUs, those of interrupts, threads and other devices last."""
-    cpus: list[int] = []
-    for _ in range(min(share, len(free))):
-        cpus.append(placer.take(Request(link.ifindex, tuple(free), link.node)))
-        free.remove(cpus[-1])
-    return tuple(cpus)
+def _keep(
+    placer: Placer, near: tuple[int, ...], link: Link, stand: Iterable[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return for each queue what is left of the CPUs that it has on the whole host, or others."""
+    one, found = Request(link.ifindex, near, link.node), list[tuple[int, ...]]()
+    for at, stood in enumerate(stand):
+        left = tuple(n for n in stood if n in near)
+        # As many as it had, by those alone: see Placer.inherit().
+        found.append(left or tuple(sorted({placer.inherit(one, n, at) for n in stood})))
+    return found
 
 
 def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:

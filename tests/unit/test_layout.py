@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -152,7 +153,64 @@ def test_rps_auto_keeps_queues_apart_beside_a_device_that_takes_all() -> None:
 def test_rps_auto_is_off_where_queues_reach_every_cpu() -> None:
     plan = decide(host(cpus=simhost.topology(4)), asked(rps="auto"))
     assert set(values(plan, "rps-cpus").values()) == {"off"}
-    assert "reach all 4 CPUs" in plan.holds[0].reason
+    assert "4 CPUs for 4 queues, fewer than 2 each" in plan.holds[0].reason
+    most = decide(host(simhost.link(queues=5)), asked(rps="auto", irq_cpus="auto"))
+    assert set(values(most, "rps-cpus").values()) == {"off"}, "one CPU each would spread nothing"
+
+
+def test_rps_auto_is_beside_the_interrupts() -> None:
+    """Also where as many CPUs are left as queues, and all have another device's interrupt."""
+    for links in ([simhost.link()], [simhost.link(), SECOND]):
+        plan = decide(host(*links), asked(rps="auto", irq_cpus="auto"))
+        irqs, masks = values(plan, "irq-cpus"), values(plan, "rps-cpus")
+        for name, cpus in masks.items():
+            assert len(cpulist.parse(str(cpus))) == 2
+            assert int(str(irqs[name])) not in cpulist.parse(str(cpus))
+        for link in links:
+            own = [n for q in range(4) for n in cpulist.parse(str(masks[f"{link.name}/rx{q}"]))]
+            assert sorted(own) == list(range(8))
+
+
+def test_rps_auto_takes_the_interrupts_cpu_where_there_is_one_other() -> None:
+    start = host(simhost.link(queues=1), cpus=simhost.topology(2))
+    assert planned(start, "rps-cpus", rps="auto", irq_cpus="auto") == {"eth0/rx0": "0-1"}
+
+
+def test_rps_auto_is_beside_interrupts_that_stay() -> None:
+    """What irqbalance would move tomorrow says nothing; unknown, CPU 0 is the last to take."""
+    start = host(simhost.link(queues=1))
+    start = replace(start, irqs=tuple(replace(irq, cpus=(3,)) for irq in start.irqs))
+    assert planned(start, "rps-cpus", rps="auto") == {"eth0/rx0": "0-2,4-7"}
+    moving = replace(start, writers=("irqbalance",))
+    assert planned(moving, "rps-cpus", rps="auto") == {"eth0/rx0": "1-7"}
+    threads = {"threaded": "on", "thread_cpus": "5"}
+    assert planned(moving, "rps-cpus", rps="auto", **threads) == {"eth0/rx0": "0-4,6-7"}
+
+
+@pytest.mark.parametrize("change", ["down", "queue"])
+def test_another_device_changes_no_rps(change: str) -> None:
+    """12 of 12 masks changed, and with them the CPUs of all other devices' flows."""
+    links = [simhost.link(f"eth{n}", 4, ifindex=n + 2, base=9000 + 500 * n) for n in range(4)]
+    cpus, options = simhost.topology(16), {"rps": "auto", "irq_cpus": "1-15"}
+    before = decide(host(*links, cpus=cpus), asked(**options))
+    links[1] = simhost.link("eth1", 4 + (change == "queue"), ifindex=3, base=9500)
+    links[1] = replace(links[1], up=change != "down")
+    after = decide(host(*links, cpus=cpus), asked(**options))
+    irqs, masks = (
+        [values(plan, item) for plan in (before, after)] for item in ("irq-cpus", "rps-cpus")
+    )
+    others = [name for name in masks[0] if not name.startswith("eth1")]
+    still = [name for name in others if irqs[0][name] == irqs[1][name]]
+    assert len(others) == 12 and len(still) >= 8
+    assert {n: masks[0][n] for n in still} == {n: masks[1][n] for n in still}
+
+
+def test_rps_auto_spreads_devices_too() -> None:
+    links = [simhost.link(f"eth{n}", 4, ifindex=n + 2, base=9000 + 500 * n) for n in range(4)]
+    found = planned(host(*links, cpus=simhost.topology(16)), "rps-cpus", rps="auto")
+    assert len({found[f"eth{n}/rx0"] for n in range(4)}) == 4
+    loads = Counter(n for cpus in found.values() for n in cpulist.parse(str(cpus)))
+    assert {*loads} >= {*range(1, 16)} and max(loads.values()) <= 4, "three on the average"
 
 
 @pytest.mark.parametrize(

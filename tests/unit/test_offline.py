@@ -82,6 +82,11 @@ def hosts(draw: st.DrawFn) -> Snapshot:
     return simhost.whole(simhost.snapshot(*links, cpus=caches(topology, 4)))
 
 
+def rps_ended(target: Target, value: str) -> bool:
+    """Where no more CPUs are left than queues, RPS is off on all of these."""
+    return target.item == "rps-cpus" and value == "off"
+
+
 def check_moves(
     start: Snapshot, before: dict[Target, str], after: dict[Target, str], gone: int
 ) -> None:
@@ -97,6 +102,8 @@ def check_moves(
             entered |= cpus(after[target])
     core = {n for c in start.topology.cpus if entered & {*c.siblings, c.number} for n in c.siblings}
     for target in moved(before, after):
+        if rps_ended(target, after[target]) or rps_ended(target, before[target]):
+            continue
         had, has = cpus(before[target]), cpus(after[target])
         assert had & {gone, *entered, *core}, f"{target}: {before[target]} -> {after[target]}"
         if len(had) > 1:
@@ -142,7 +149,7 @@ def test_a_core_less_of_a_hybrid_host(gone: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(hosts(), OPTIONS, st.data())
 def test_any_cpus_less(start: Snapshot, options: dict[str, str], data: st.DataObject) -> None:
-    """Nothing goes to an offline CPU, and a queue that had CPUs for RPS or XPS still has some."""
+    """Nothing goes to an offline CPU, and a queue that had CPUs for XPS still has some."""
     every = [cpu.number for cpu in start.topology.cpus]
     gone = data.draw(st.sets(st.sampled_from(every), min_size=1, max_size=len(every) - 1))
     policy = asked(**options)
@@ -156,7 +163,8 @@ def test_any_cpus_less(start: Snapshot, options: dict[str, str], data: st.DataOb
     for target, value in after.items():
         if target.item.endswith("-cpus"):
             assert not cpus(value) & gone
-            assert bool(cpus(value)) == bool(cpus(before[target])), f"{target}: {value}"
+            same = bool(cpus(value)) == bool(cpus(before[target]))
+            assert same or rps_ended(target, value), f"{target}: {value}"
 
 
 def shape(cpu: Cpu) -> tuple[object, ...]:
@@ -196,6 +204,19 @@ def test_one_cpu_more_that_goes_moves_what_was_on_it(
         assume(False)
         raise
     check_moves(start, before, after, gone[-1])
+
+
+def test_rps_ends_where_no_more_cpus_are_left_than_queues() -> None:
+    """Such as on a host whose second threads are offline; one CPU less ends it nowhere."""
+    start = simhost.whole(simhost.snapshot(simhost.link(queues=8), cpus=simhost.topology(16)))
+    policy = asked(irq_cpus="auto", rps="auto")
+
+    def on(*gone: int) -> list[bool]:
+        after = wanted(without(start, *gone), policy)
+        return [value != "off" for target, value in after.items() if target.item == "rps-cpus"]
+
+    assert on() == on(5) == [True] * 8
+    assert on(*range(8, 16)) == [False] * 8
 
 
 @pytest.mark.parametrize("numbers", [range(8, 16), range(0, 16, 2), range(4, 12), (0, 1, 2, 14)])
