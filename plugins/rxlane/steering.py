@@ -25,10 +25,11 @@ from rxlane.items import (
     XPS_RXQS,
     Value,
 )
-from rxlane.model import MOVERS, Link, Queue, Topology
+from rxlane.model import MOVERS, Link, Queue
 from rxlane.placer import Placer, Request
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import RFS_AUTO, FlowSteering
+from rxlane.senders import deal
 
 # What Documentation/networking/scaling.rst gives for a host of moderate load, and the share of a
 # queue in it on a device of 8.
@@ -59,7 +60,7 @@ def steer(
     polled = _polled(draft, bound)
     for section, link in sorted(devices, key=lambda one: one[1].ifindex):
         _rps(draft, placer, section, link, polled)
-        _xps(draft, section, link)
+        _xps(draft, section, link, polled)
     _rfs(draft, devices)
     _arfs(draft, devices)
     _sysctls(draft, sections)
@@ -173,7 +174,9 @@ def _keep(
     return found
 
 
-def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
+def _xps(
+    draft: Draft, section: FlowSteering, link: Link, polled: Mapping[tuple[str, int], int]
+) -> None:
     if section.xps is None:
         return
     senders = sorted((q for q in link.queues if q.kind == "tx"), key=lambda q: q.index)
@@ -182,12 +185,14 @@ def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
         why = "kernel has no XPS" if many else "a device with one TX queue has nothing to choose"
         draft.skip(link.name, WHOLE, XPS, "unsupported" if many else "left-alone", why)
         return
-    host = draft.view.snapshot.topology
+    dealt = _senders_cpus(draft, link, senders, polled) if section.xps == "auto" else ()
     receivers = {q.index for q in _receiving(link)}
-    for queue in (q for q in senders if q.xps_cpus is not None):
+    for at, queue in enumerate(senders):
+        if queue.xps_cpus is None:
+            continue
         cpus = rxqs = OFF
         if section.xps == "auto":
-            cpus = cpulist.render(_senders_cpus(host, queue.index, len(senders)))
+            cpus = cpulist.render(dealt[at])
         elif section.xps == "rxqs" and queue.index in receivers:
             rxqs = str(queue.index)
         reason = section.reason("xps")
@@ -198,18 +203,34 @@ def _xps(draft: Draft, section: FlowSteering, link: Link) -> None:
             draft.skip(link.name, queue.index, XPS_RXQS, "unsupported", "kernel has no xps_rxqs")
 
 
-def _senders_cpus(host: Topology, queue: int, count: int) -> tuple[int, ...]:
-    """Deal the CPUs out to the queues in turn; every CPU has a queue and every queue a CPU.
+def _senders_cpus(
+    draft: Draft, link: Link, senders: list[Queue], polled: Mapping[tuple[str, int], int]
+) -> list[tuple[int, ...]]:
+    """Return the CPUs that send by each queue; one that has only offline CPUs shares the next."""
+    host = draft.view.snapshot.topology
+    stand = [draft.stands(Target(link.name, queue.index, XPS)) for queue in senders]
+    own = [cpus for cpus in stand if cpus]
+    if len(own) < len(senders):
+        own = deal(host, _homes(link, senders, polled))
+    every, online = [cpu.number for cpu in host.cpus], set(host.online)
+    found = []
+    for cpus in own:
+        at = every.index(cpus[0])
+        following = (n for n in (*every[at:], *every[:at]) if n in online)
+        found.append(tuple(n for n in cpus if n in online) or (next(following),))
+    return found
 
-    Offline CPUs have their turn too, so that none that comes or goes moves the others. A queue
-    that has only such CPUs shares the next one.
-    """
-    every = [cpu.number for cpu in host.cpus]
-    at = queue % len(every)
-    own = every[at::count] if count < len(every) else every[at : at + 1]
-    following = (*every[at:], *every[:at])
-    online = set(host.online)
-    return tuple(n for n in own if n in online) or tuple(n for n in following if n in online)[:1]
+
+def _homes(
+    link: Link, senders: Iterable[Queue], polled: Mapping[tuple[str, int], int]
+) -> list[int | None]:
+    """Return where each queue is polled that shares a receive queue's NAPI or interrupt."""
+    places = [(queue, polled.get((link.name, queue.index))) for queue in _receiving(link)]
+    napis: dict[int | None, int | None] = {q.napi_id: place for q, place in reversed(places)}
+    irqs: dict[int | None, int | None] = {q.irq: place for q, place in reversed(places)}
+    for known in (napis, irqs):
+        known.pop(None, None)
+    return [napis.get(q.napi_id, irqs.get(q.irq)) for q in senders]
 
 
 def _power_of_two(number: int) -> int:

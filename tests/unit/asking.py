@@ -46,6 +46,16 @@ def caches(cpus: Topology, size: int) -> Topology:
     return replace(cpus, cpus=tuple(rows))
 
 
+def joined(link: Link) -> Link:
+    """The link with TX queues on the NAPIs and interrupts of RX queues."""
+    own = {q.index: q for q in link.queues if q.kind == "rx"}
+    queues = (
+        q if q.kind == "rx" else replace(q, napi_id=own[q.index].napi_id, irq=own[q.index].irq)
+        for q in link.queues
+    )
+    return replace(link, queues=tuple(queues))
+
+
 def in_threads(start: Snapshot, sched: tuple[str, int] = ("other", 0)) -> Snapshot:
     """The host with the handler of each RX interrupt in a thread."""
     irqs = tuple(_in_thread(irq, *sched) if irq.number < 50 else irq for irq in start.irqs)

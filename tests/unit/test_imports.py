@@ -61,6 +61,7 @@ LAYERS = {
     "plausible": 2,
     "layout": 4,
     "irqthreads": 6,
+    "senders": 2,
     "steering": 4,
     "threads": 3,
     "revert": 3,
@@ -121,6 +122,7 @@ LAYERS = {
 }
 PURE = {
     "sanitize",
+    "senders",
     "moderation",
     "places",
     "items",

@@ -20,10 +20,11 @@ from rxlane.model import Link, Snapshot, Sysctl
 from rxlane.plan import HOST, WHOLE, Plan, Target
 from rxlane.revert import revert
 from rxlane.rollback import rollback
+from rxlane.senders import deal
 from rxlane.settings import View
 from rxlane.verify import verify, verify_journal
 from unit import simhost
-from unit.asking import SECOND, TWO_NODES, asked, host, planned, refusal, values
+from unit.asking import SECOND, TWO_NODES, asked, caches, host, joined, planned, refusal, values
 from unit.faults import WAYS, all_comes_back
 from unit.simhost import MemoryStore, SimHost
 
@@ -259,6 +260,49 @@ def test_xps() -> None:
     assert set(planned(start, "xps-cpus", xps="rxqs").values()) == {"off"}
     one = decide(host(simhost.link(queues=1)), asked(xps="auto"))
     assert [s.kind for s in one.skips] == ["left-alone"] and not one.changes
+
+
+def senders(start: Snapshot, **options: object) -> list[object]:
+    start = replace(start, links=tuple(map(joined, start.links)))
+    return list(planned(start, "xps-cpus", xps="auto", **options).values())
+
+
+def test_xps_sends_where_the_interrupt_is() -> None:
+    start = host(simhost.link(queues=8))
+    assert senders(start, irq_cpus="auto") == [*"12345670"]
+    assert senders(start, threaded="on", thread_cpus="auto") == [*"12345670"]
+    assert senders(start) == [*"01234567"], "no interrupt has one CPU"
+    pinned = replace(start, irqs=tuple(replace(i, cpus=(47 - i.number,)) for i in start.irqs[:8]))
+    assert senders(pinned) == [*"76543210"], "where they are already"
+
+
+def test_xps_sends_near_the_interrupt() -> None:
+    """On its core, its cache and its node, and by a queue in turn where it is on none of these."""
+    apart = simhost.topology(8, smt=2)
+    assert senders(host(simhost.link(queues=3), cpus=apart), irq_cpus="2,4,6") == [
+        *("0,2-3", "1,4-5", "6-7")
+    ]
+    shared = caches(simhost.topology(8), 4)
+    two = host(simhost.link(queues=2), cpus=shared)
+    assert senders(two, irq_cpus="2,5") == ["0-3", "4-7"]
+    far = host(simhost.link(queues=6, node=1), cpus=TWO_NODES)
+    found = senders(far, irq_cpus="auto")
+    assert found == ["2,4", "3,5", "6", "7", "0", "1"], "rx4 and rx5 are on 4 and 5 as well"
+
+
+def test_xps_follows_no_interrupt_of_another_queue() -> None:
+    """Those of TX queues that have their own are where the driver put them."""
+    start = host(simhost.link(queues=8))
+    assert list(planned(start, "xps-cpus", xps="auto", irq_cpus="auto").values()) == [*"01234567"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3), st.lists(st.none() | st.integers(0, 20), min_size=1, max_size=24))
+def test_xps_gives_every_cpu_one_queue(smt: int, homes: list[int | None]) -> None:
+    found = deal(caches(simhost.topology(18, nodes=3, smt=smt), 3), homes)
+    every = [n for cpus in found for n in cpus]
+    assert {*every} == {*range(18)} if len(homes) <= 18 else len(every) == len(homes)
+    assert all(found) and (len(every) == 18 or len(homes) > 18)
 
 
 def test_sysctls_are_the_hosts() -> None:

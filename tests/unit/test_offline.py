@@ -19,7 +19,7 @@ from rxlane.plan import Target
 from rxlane.sections import Policy
 from rxlane.whole import whole
 from unit import simhost
-from unit.asking import asked, caches
+from unit.asking import asked, caches, joined
 from unit.goldens import asks, host
 
 
@@ -64,7 +64,9 @@ OPTIONS = st.fixed_dictionaries(
 
 @st.composite
 def hosts(draw: st.DrawFn) -> Snapshot:
-    """8 CPUs or some more, of which some may be isolated; up to three devices of 4 to 12 queues."""
+    """8 CPUs or some more, of which some may be isolated; up to three devices of 4 to 12 queues, of
+    which TX queues may share the RX queues' interrupts.
+    """
     count, smt = draw(st.sampled_from([8, 8, 8, 12, 16])), draw(st.sampled_from([1, 2]))
     isolated = range(draw(st.sampled_from([2, 4, count, count])), count)
     nodes = draw(st.sampled_from([1, 2]))
@@ -79,7 +81,10 @@ def hosts(draw: st.DrawFn) -> Snapshot:
         )
         for n in range(draw(st.integers(1, 3)))
     ]
-    return simhost.whole(simhost.snapshot(*links, cpus=caches(topology, 4)))
+    start = simhost.whole(simhost.snapshot(*links, cpus=caches(topology, 4)))
+    if draw(st.booleans()):
+        start = replace(start, links=tuple(map(joined, start.links)))
+    return start
 
 
 def rps_ended(target: Target, value: str) -> bool:
