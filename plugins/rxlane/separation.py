@@ -49,12 +49,16 @@ Device = tuple[FlowSteering, Link]
 
 @dataclass(slots=True)
 class _Job:
-    """A device that has, or will have, rx threads. cpus: those that they choose from."""
+    """A device that has, or will have, rx threads.
+
+    cpus: those that they choose from. shared: all have interrupts or pollers.
+    """
 
     section: FlowSteering
     link: Link
     like: Section
     cpus: tuple[int, ...] = ()
+    shared: bool = False
     node: tuple[int, ...] = ()
     count: int = 0
     threads: list[Wanted] = field(default_factory=list)
@@ -121,6 +125,7 @@ def _job(
     away = _taken(draft, link, bound)
     free = tuple(n for n in job.node if n not in away and not placer.busy(n))
     job.cpus = section.rx_cpus or free or job.node
+    job.shared = not free
     return job
 
 
@@ -186,9 +191,17 @@ def _explained(job: _Job) -> str:
     """Return the reason for the number: for none of them, the option says all."""
     reason = job.reason("rx_threads")
     if job.section.rx_threads == THREADS_AUTO:
-        what = "given" if job.section.rx_cpus else "free of its interrupts and pollers"
-        reason += f": CPUs {cpulist.render(job.cpus)} are {what}"
+        reason += f": {_why_these(job)}"
     return f"{reason}; {WHY}" if job.count else reason
+
+
+def _why_these(job: _Job) -> str:
+    cpus = f"CPUs {cpulist.render(job.cpus)}"
+    if job.section.rx_cpus:
+        return f"{cpus} are given"
+    if job.shared:
+        return f"of {cpus} none is free of interrupts and pollers, so they are shared"
+    return f"{cpus} are free of its interrupts and pollers"
 
 
 def _choose(draft: Draft, placer: Placer, jobs: Iterable[_Job]) -> list[Chosen]:

@@ -109,6 +109,15 @@ def test_auto_takes_the_cpus_beside_the_interrupts() -> None:
     assert "RPS has one for each CPU that all devices fill" in change.reason
 
 
+def test_auto_says_where_no_cpu_is_free() -> None:
+    start = host(cpus=2)
+    options = {"irq_cpus": "0-1", "rx_threads": "auto", "rx_thread_cpus": "auto"}
+    plan = decide(start, policy.parse_mixed((), options))
+    assert len(cpus_of(plan)) == 2
+    (change,) = [c for c in plan.changes if c.target.item == RX_THREADS]
+    assert "of CPUs 0-1 none is free of interrupts and pollers, so they are shared" in change.reason
+
+
 def test_planned_interrupts_and_pollers_count() -> None:
     rows = [
         Given("napi", "napi", (), {"threaded": "on", "thread_cpus": "2,3"}),
