@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rxlane import cpulist
+from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_thread_cpus
 from rxlane.items import (
     IRQ_CPUS,
@@ -158,6 +158,8 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     given = one.section.thread_cpus
     if given:
         return given if one.section.shared_cpus else (given[turn % len(given)],)
+    if given is not None and one.section.shared_cpus:
+        return _near(draft, one)
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
@@ -165,6 +167,14 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     if one.irq.thread is not None:
         return one.irq.thread.cpus
     return draft.view.snapshot.topology.online
+
+
+def _near(draft: Draft, one: _Handler) -> tuple[int, ...]:
+    """Return the CPUs near the device that a thread like this one may have, for all of them."""
+    snapshot, like = draft.view.snapshot, _wanted(one)
+    host, cpu0 = snapshot.topology, one.section.allow_realtime_cpu0
+    found = topology.pool(host, snapshot.vcpus, like.exclusive, like.realtime, cpu0)
+    return tuple(sorted(topology.near(host, found or host.open, one.link.node)))
 
 
 def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:

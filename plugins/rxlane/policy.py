@@ -87,7 +87,7 @@ IRQ_OPTIONS = (
     Option("irq_cpus", "CPUs for the RX interrupts: a list or as thread_cpus"),
     Option("threaded", "RX interrupts in threads: off, on, auto (no NAPI thread), or MODE@QUEUES"),
     Option("thread_cpus", "CPUs for the interrupts' threads: a list, or auto (as the interrupt)"),
-    Option("thread_spread", "one: a CPU for each interrupt's thread; all: each on all of the list"),
+    Option("thread_spread", "one: a CPU for each interrupt's thread; all: each on all of them"),
     Option("thread_policy", "scheduling class of the interrupts' threads"),
     Option("thread_priority", "real-time priority 1..98 of the interrupts' threads"),
     Option("thread_nice", "nice level of the interrupts' threads, as thread_nice"),

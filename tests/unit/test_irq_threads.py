@@ -81,6 +81,22 @@ def test_all_threads_on_all_of_a_list() -> None:
     assert {found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)} == {"2,5"}
 
 
+def test_all_threads_on_all_cpus_near() -> None:
+    """Whatever CPUs their interrupts have; real-time threads on those that these may have."""
+    options = {"threaded": "on", "thread_cpus": "auto", "thread_spread": "all"}
+    near = replace(host(), topology=simhost.topology(8, nodes=2))
+    near = replace(near, links=(replace(near.links[0], node=1),))
+    for start, more, cpus in (
+        (host(), {"irq_cpus": "auto"}, "0-7"),
+        (replace(host(), vcpus=(2, 3, 4)), {"irq_cpus": "auto"}, "0-1,5-7"),
+        (near, {}, "4-7"),
+        (replace(near, vcpus=(4, 5, 6, 7)), {}, "0-3"),
+        (host(), {"thread_policy": "fifo", "thread_priority": "1"}, "2-7"),
+    ):
+        found = planned(decide(start, policy(options | more)))
+        assert {found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)} == {cpus}
+
+
 def test_threads_keep_off_the_cpus_of_vcpus() -> None:
     """On those of the interrupt that are left, else on the host's."""
     options = policy({"threaded": "on", "thread_cpus": "auto"})
