@@ -6,6 +6,7 @@ A setting that the driver does not have is not in the kernel's answer, and so no
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -261,13 +262,21 @@ class Ethtool(Generic):
         return self._feature_bits
 
     def write(self, ifindex: int, values: Mapping[str, Value]) -> None:
-        """Set any of ETHTOOL_ITEMS on one device, one request for each kind."""
+        """Set any of ETHTOOL_ITEMS on one device, one request for each kind.
+
+        UNSUPPORTED too where coalescing without a delay is refused: tg3 and sxgbe take none.
+        """
         for message in NUMBERS:
             own = {item: value for item, value in values.items() if item in message.fields}
             if own:
                 asked = ", ".join(f"{item}={value}" for item, value in own.items())
                 what = f"{message.name} {asked}"
-                self.call(message.set, what, pack_numbers(message, ifindex, own))
+                try:
+                    self.call(message.set, what, pack_numbers(message, ifindex, own))
+                except NetlinkError as error:
+                    if error.code == errno.EINVAL and 0 in (own.get(RX_USECS), own.get(TX_USECS)):
+                        raise RxlaneError(Kind.UNSUPPORTED, error.problem) from error
+                    raise
         own = {item: value for item, value in values.items() if item in FEATURE_ITEMS}
         if own:
             self.call(u.ETHTOOL_MSG_FEATURES_SET, "features", pack_features(ifindex, own))

@@ -149,6 +149,18 @@ def test_a_driver_without_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
         assert caught.value.kind is Kind.UNSUPPORTED
 
 
+@pytest.mark.parametrize(("usecs", "kind"), [(0, Kind.UNSUPPORTED), (2000, Kind.KERNEL)])
+def test_a_driver_that_takes_no_delay_of_zero(
+    monkeypatch: pytest.MonkeyPatch, usecs: int, kind: Kind
+) -> None:
+    """The profile's default, which must not cost the host all the rest; a number is an error."""
+    refused = [message(uapi.NLMSG_ERROR, error_body(errno.EINVAL))]
+    tools, _ = opened(monkeypatch, [family(20), refused])
+    with pytest.raises(RxlaneError, match=f"coalescing rx-usecs={usecs}: ") as caught:
+        tools.write(7, {"rx-usecs": usecs})
+    assert caught.value.kind is kind
+
+
 # -- logins -------------------------------------------------------------------------------------
 
 
