@@ -106,7 +106,9 @@ def _decide(
     draft.aside = {link.name: section.management_queues for section, link in devices}
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_spread(future, policy))
-    begin = partial(_placer, starts(link for _, link in placed), met, snapshot.vcpus)
+    # Devices that are laid out one after the other start apart as those of one plan do.
+    every = (*(link for link in future.links if link.physical), *(link for _, link in placed))
+    begin = partial(_placer, starts(every), met, snapshot.vcpus)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)
     return draft.plan()

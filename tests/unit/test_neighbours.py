@@ -126,10 +126,12 @@ def test_a_realtime_poller_and_another_devices_thread_on_one_cpu() -> None:
 
 
 def test_auto_makes_way_for_other_devices() -> None:
-    start = laid_out(host(), "eth0", **FIFO, thread_cpus="auto")
+    alone = planned(host(), "thread-cpus", "eth1", **FIFO, thread_cpus="auto")
+    assert alone == {"eth1/rx0": "5", "eth1/rx1": "6"}
+    start = laid_out(host(), "eth0", **FIFO, thread_cpus="5-6")
     assert planned(start, "thread-cpus", "eth1", **FIFO, thread_cpus="auto") == {
-        "eth1/rx0": "4",
-        "eth1/rx1": "5",
+        "eth1/rx0": "2",
+        "eth1/rx1": "3",
     }
     low = laid_out(host(), "eth0", threaded="busy-poll", thread_cpus="1-2")
     fair = planned(low, "thread-cpus", "eth1", threaded="on", thread_cpus="auto")
@@ -140,6 +142,18 @@ def test_auto_makes_way_for_other_devices() -> None:
     assert all("1" not in str(mask) and "2" not in str(mask) for mask in masks.values())
     workers = decide(low, asked("eth1", workqueue_cpus="auto"))
     assert [c.after for c in workers.changes] == ["0,3-7"]
+
+
+def test_one_after_the_other_devices_go_to_different_cpus() -> None:
+    """Ordinary threads and interrupts, too, of which a plan for another device sees nothing."""
+    options: dict[str, object] = {"threaded": "on", "thread_cpus": "auto", "irq_cpus": "auto"}
+    start = host(4, cpus=simhost.topology(16))
+    together = planned(start, "thread-cpus", **options)
+    apart: dict[str, object] = {}
+    for n in range(4):
+        apart |= planned(start, "thread-cpus", f"eth{n}", **options)
+        start = laid_out(start, f"eth{n}", **options)
+    assert apart == together and len({*apart.values()}) == 8
 
 
 def test_what_goes_back_with_the_plan_does_not_count() -> None:
