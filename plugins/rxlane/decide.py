@@ -33,7 +33,7 @@ from rxlane import (
 )
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import CPUS, DEFER, FLUSH, MODES, SUSPEND, THREADED, Value
+from rxlane.items import CPUS, DEFER, FLUSH, IRQ_CPUS, MODES, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
 from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
@@ -108,19 +108,39 @@ def _decide(
     placed = (*devices, *assigned(future, policy.irq), *_spread(future, policy))
     # Devices that are laid out one after the other start apart as those of one plan do.
     every = (*(link for link in future.links if link.physical), *(link for _, link in placed))
-    begin = partial(_placer, starts(every), met, snapshot.vcpus)
+    begin = partial(_placer, starts(every), met, _staying(draft), snapshot.vcpus)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)
     return draft.plan()
 
 
+def _staying(draft: Draft) -> tuple[int, ...]:
+    """Return the CPUs of the interrupts that management queues keep."""
+    kept = (
+        (Target(*key, IRQ_CPUS), lane.irq)
+        for key, lane in draft.view.lanes.items()
+        if key[1] < draft.aside.get(key[0], 0)
+    )
+    found: list[int] = []
+    for target, irq in kept:
+        back = draft.returning.get(target)
+        cpus = () if irq is None else irq.arrives
+        cpus = cpus if back is None else cpulist.parse(str(back))
+        found.extend(cpus if len(cpus) == 1 else ())
+    return tuple(found)
+
+
 def _placer(
     begins: Mapping[int, float],
     met: Iterable[Chosen],
+    interrupts: Iterable[int],
     vcpus: Collection[int],
     host: Topology,
 ) -> Placer:
+    """interrupts: CPUs to which some come that stay there."""
     placer = Placer(host, begins, vcpus=vcpus)
+    for number in interrupts:
+        placer.meet(number, 0)
     for one, cpus in met:
         if len(cpus) == 1:
             placer.meet(cpus[0], weight(one.exclusive, one.polling))

@@ -69,7 +69,7 @@ def places(snapshot: Snapshot) -> list[Place]:
 
 def _place(link: Link, lane: Lane) -> Place:
     irq, thread = lane.irq, lane.poller
-    irq_cpus = () if irq is None else irq.effective or irq.cpus
+    irq_cpus = () if irq is None else irq.arrives
     # The thread polls when there is one in use, else the CPU that took the interrupt does.
     return Place(link, lane, irq_cpus, irq_cpus if thread is None else thread.cpus)
 

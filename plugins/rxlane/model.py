@@ -107,6 +107,11 @@ class Irq:
     threaded: int | None = field(default=None, metadata=LATER)
     thread: Thread | None = field(default=None, metadata=LATER)
 
+    @property
+    def arrives(self) -> tuple[int, ...]:
+        """The CPUs to which it comes, which may be fewer than it may come to."""
+        return self.effective or self.cpus
+
 
 # Programs that write what rxlane writes, each for reasons of its own.
 IRQBALANCE, GUEST_AGENT, NETWORK_MANAGER = "irqbalance", "google-guest-agent", "NetworkManager"

@@ -144,8 +144,7 @@ def _fixed(lane: Lane) -> int | None:
     irq = lane.irq
     if irq is None or irq.movable:
         return None
-    cpus = irq.effective or irq.cpus
-    return cpus[0] if len(cpus) == 1 else None
+    return irq.arrives[0] if len(irq.arrives) == 1 else None
 
 
 def check_realtime(host: Topology, chosen: Iterable[Chosen], others: Iterable[Chosen] = ()) -> None:

@@ -110,7 +110,7 @@ class Placer:
     _ranks: list[int] = field(init=False)
     # CPUs that pollers came to after theirs had gone.
     _entered: set[int] = field(default_factory=set)
-    # By CPU, the threads of devices outside of the plan, and what weight() says of these.
+    # By CPU, what stays there whatever the plan says, and what weight() says of that.
     _met: Counter[int] = field(default_factory=Counter)
     _met_polled: Counter[int] = field(default_factory=Counter)
 
@@ -133,7 +133,7 @@ class Placer:
         return left
 
     def meet(self, number: int, weight: int) -> None:
-        """Note a CPU that a thread has which stays there, of a device outside of the plan."""
+        """Note a CPU that a thread or interrupt has which stays there, whatever the plan says."""
         self._met[number] += 1
         self._met_polled[number] += weight
 
@@ -157,9 +157,9 @@ class Placer:
         """Return a CPU for each request; those of a device are in the order of its queues.
 
         Pollers choose first, then real-time threads, then lanes with an interrupt that cannot move;
-        of each, devices that have a node. Then those move that are in the way of devices outside
-        of the plan: were these taken into account before, a device that is planned again would
-        make way for one that came later and made way for it.
+        of each, devices that have a node. Then those move that are in the way of what meet()
+        noted: were that taken into account before, a device that is planned again would make way
+        for one that came later and made way for it.
         """
         if self.resumed:
             with self._among_others():

@@ -160,7 +160,7 @@ def _taken(draft: Draft, link: Link, bound: Mapping[tuple[str, int], int]) -> se
         if placed is not None:
             cpus = cpulist.parse(str(placed))
         elif lane.irq is not None:
-            cpus = lane.irq.effective or lane.irq.cpus
+            cpus = lane.irq.arrives
         found.update(cpus if len(cpus) == 1 else ())
     return found
 

@@ -85,7 +85,7 @@ def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ..
     # Kernels that keep a NAPI's thread when it is switched off show it all the same.
     thread = lane.poller or lane.thread
     pid = None if lane.napi is None else lane.napi.pid
-    cpus = () if irq is None else irq.effective or irq.cpus
+    cpus = () if irq is None else irq.arrives
     # The thread polls when there is one in use, else the CPU that took the interrupt does.
     used = cpus if lane.poller is None else lane.poller.cpus
     return (

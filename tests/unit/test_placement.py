@@ -88,6 +88,25 @@ def test_never_two_pollers_on_one_core_unless_asked() -> None:
     assert any("share one core" in w for w in named.warnings)
 
 
+def test_pollers_stay_off_the_cpus_of_management_queues_interrupts() -> None:
+    start = host()
+    irqs = (replace(i, cpus=(2,), effective=(2,)) if i.number == 40 else i for i in start.irqs)
+    start = replace(start, irqs=tuple(irqs))
+    options: dict[str, object] = {"management_queues": 1, "thread_cpus": "auto"}
+    found = threads(start, threaded="busy-poll", **options)
+    assert list(found.values()) == ["1", "4", "3"]
+    assert list(threads(start, threaded="on", **options, **FIFO).values()) == ["5", "3", "4"]
+    fair = threads(start, threaded="on", **options)
+    assert list(fair.values()) == ["1", "2", "3"], "they sleep, and share"
+    full = replace(start, topology=simhost.topology(4))
+    found = threads(full, threaded="busy-poll", **options)
+    assert sorted(map(str, found.values())) == ["1", "2", "3"], "none is refused for it"
+    back = {Target("eth0", 0, "irq-cpus"): "3"}
+    given = asked(threaded="busy-poll", **options)
+    late = values(decide(start, given, returning=back), "thread-cpus")
+    assert list(late.values()) == ["1", "2", "4"], "where the interrupt goes back to counts"
+
+
 def kinds(cpus: Topology, *efficient: int) -> Topology:
     rows = (replace(c, kind="atom" if c.number in efficient else "core") for c in cpus.cpus)
     return replace(cpus, cpus=tuple(rows))
