@@ -163,7 +163,9 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
-        return _beside_guests(draft, own)
+        every = _beside_guests(draft, own)
+        host = draft.view.snapshot.topology
+        return topology.restrict(host, every, one.section.thread_placement, one.link.node)
     if one.irq.thread is not None:
         return one.irq.thread.cpus
     return draft.view.snapshot.topology.online

@@ -70,17 +70,20 @@ class _Chooser:
         placed = [(one, self._given(one)) for one in threaded]
         auto = [one for one, cpus in placed if cpus is None]
         dealt = iter(self._placer.deal([self._request(one) for one in auto]))
-        return [(one, (next(dealt),) if cpus is None else cpus) for one, cpus in placed]
+        return [
+            (one, (next(dealt),) if cpus is None else cpus or self._shared(one))
+            for one, cpus in placed
+        ]
 
     def _given(self, one: Wanted) -> tuple[int, ...] | None:
-        """Return the CPUs that the section says, None where one is to be chosen."""
+        """Return the CPUs that the section says, None where one is to be chosen, () where many."""
         given = one.section.cpus
         if given is None:
             thread = one.lane.thread
             own = () if thread is None else thread.cpus
             return tuple(n for n in own if n in self._online) or self._online
         if one.section.shared_cpus:
-            return given or tuple(sorted(self._pool(one)))
+            return given
         if not given:
             return None
         turn = self._turns[one.section.name]
@@ -88,6 +91,16 @@ class _Chooser:
         number = given[turn % len(given)]
         self._placer.give(number, weight(one.exclusive, one.polling))
         return (number,)
+
+    def _shared(self, one: Wanted) -> tuple[int, ...]:
+        """Return the CPUs among which a thread may move; an ordinary one's are near the device, as
+        one that is bound leaves its node for nothing but pollers.
+        """
+        every = tuple(sorted(self._pool(one)))
+        if one.exclusive:
+            return every
+        free = tuple(n for n in every if not self._placer.busy(n)) or every
+        return topology.near(self._host, free, one.link.node)
 
     def _request(self, one: Wanted) -> Request:
         return Request(

@@ -86,7 +86,7 @@ IRQ_MODES = (OFF, ON, AUTO)
 IRQ_OPTIONS = (
     Option("irq_cpus", "CPUs for the RX interrupts: a list or as thread_cpus"),
     Option("threaded", "RX interrupts in threads: off, on, auto (no NAPI thread), or MODE@QUEUES"),
-    Option("thread_cpus", "CPUs for the interrupts' threads: a list, or auto (as the interrupt)"),
+    Option("thread_cpus", "CPUs for the interrupts' threads: as thread_cpus, auto: the IRQ's"),
     Option("thread_spread", "one: a CPU for each interrupt's thread; all: each on all of them"),
     Option("thread_policy", "scheduling class of the interrupts' threads"),
     Option("thread_priority", "real-time priority 1..98 of the interrupts' threads"),
@@ -288,7 +288,8 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         name=name,
         devices=tuple(devices),
         modes=_modes(read, IRQ_MODES),
-        thread_cpus=_irq_thread_cpus(read),
+        thread_cpus=_cpus(read),
+        thread_placement=_placement(read, "thread_cpus"),
         shared_cpus=_shared(read),
         thread_sched=_sched(read),
         allow_realtime_cpu0=_allowed(read, "allow_realtime_cpu0"),
@@ -300,13 +301,6 @@ def parse_irq_layout(name: str, devices: Iterable[str], options: Mapping[str, st
         idle_siblings=read.choice("smt_siblings", ("idle", "any")) == "idle",
         text=read.text(),
     )
-
-
-def _irq_thread_cpus(read: Reader) -> tuple[int, ...] | None:
-    text = read.get("thread_cpus")
-    if text in ("", AUTO):
-        return () if text else None
-    return read.cpus("thread_cpus", AUTO)
 
 
 def _workers(read: Reader) -> tuple[int, ...] | None:

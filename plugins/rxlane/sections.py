@@ -83,7 +83,7 @@ class IrqLayout(Named):
 
     modes: threaded modes of interrupts, off, on or AUTO. thread_cpus, shared_cpus, thread_sched: of
     their threads, as cpus, shared_cpus and sched of Section; () means the interrupt's own CPUs, but
-    those of vCPUs, and with shared_cpus all near the device.
+    those of vCPUs, and of these what thread_placement takes; with shared_cpus all near the device.
     cpus: None leave alone, () choose one CPU for each IRQ by placement, else the CPUs to choose
     from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
@@ -93,6 +93,7 @@ class IrqLayout(Named):
 
     modes: tuple[ModeRule, ...] = ()
     thread_cpus: tuple[int, ...] | None = None
+    thread_placement: str = "auto"
     shared_cpus: bool = False
     thread_sched: str | None = None
     allow_realtime_cpu0: bool = False

@@ -44,7 +44,8 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     `MODE@QUEUES`. It needs a kernel that has `threaded` files in `/proc/irq`.
     Beside a NAPI thread `on` costs a second wake-up, which is warned of; where
     the NAPI busy-polls it is left out. [option]`thread_cpus` is `auto` (the
-    CPUs of the interrupt, but vCPUs') or a CPU list, [option]`thread_spread`,
+    CPUs of the interrupt, but vCPUs'), a CPU list or, of those of `auto`, what
+    `numa-local`, `one-per-core` or `spread-llc` takes, [option]`thread_spread`,
     [option]`thread_policy`, [option]`thread_priority`, [option]`thread_nice`
     and [option]`allow_realtime_cpu0` are as in sections of the type `napi`. Without
     [option]`threaded` they are about threads that are there already.

@@ -57,7 +57,8 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     never share a core.
 
     [option]`thread_spread` with the value `all` lets every thread run on all
-    CPUs of [option]`thread_cpus`, so that the scheduler may move it; the
+    CPUs of [option]`thread_cpus`, an ordinary one with `auto` over those of
+    the device's NUMA node, so that the scheduler may move it; the
     default `one` gives each thread one of them.
 
     [option]`thread_policy` is the threads' scheduling class: `other`,

@@ -108,6 +108,15 @@ def test_threads_keep_off_the_cpus_of_vcpus() -> None:
     assert cpus == ["1", "0-1,5-7", "0", "0-1,5-7"]
 
 
+def test_placements_take_of_the_interrupts_cpus() -> None:
+    """As of those of NAPIs' threads, for which one variable of a profile may be."""
+    near = replace(host().links[0], node=1)
+    start = replace(host(), links=(near,), topology=simhost.topology(8, nodes=2, smt=2))
+    for word, cpus in (("numa-local", "4-7"), ("one-per-core", "0,2,4,6"), ("spread-llc", "0-7")):
+        found = planned(decide(start, policy({"threaded": "on", "thread_cpus": word})))
+        assert {found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)} == {cpus}
+
+
 def test_management_queues_keep_their_interrupts_mode() -> None:
     napi = {"management_queues": "2", "defer_hard_irqs": "1"}
     found = planned(decide(host(), policy({"threaded": "on"}, napi)))
@@ -227,7 +236,7 @@ def test_from_priority_50_no_handler_over_another(present: bool) -> None:
     [
         ({"threaded": "busy-poll"}, "give off, on, auto or MODE@QUEUES"),
         ({"threaded": "on@0-1,off@1"}, "queue 1 is named twice"),
-        ({"threaded": "on", "thread_cpus": "numa-local"}, "give auto or a CPU list"),
+        ({"threaded": "on", "thread_cpus": "near"}, "spread-llc or a CPU list"),
         ({"threaded": "on", "thread_cpus": "77"}, "CPU 77 does not exist"),
         ({"threaded": "on", "thread_priority": "5"}, "needs a real-time class"),
     ],

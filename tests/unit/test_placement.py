@@ -20,7 +20,7 @@ from rxlane.plan import Target
 from rxlane.policy import Given, parse, parse_section
 from rxlane.sections import Policy
 from unit import simhost
-from unit.asking import SECOND, asked, caches, host, planned, refusal, values
+from unit.asking import SECOND, TWO_NODES, asked, caches, host, planned, refusal, values
 from unit.simhost import MemoryStore, SimHost
 
 SMT = simhost.topology(8, smt=2)
@@ -58,6 +58,27 @@ def test_numa_local_threads_stay_on_the_node() -> None:
     assert list(found.values()) == ["4", "5", "6", "7", "4", "5"]
     wide = threads(start, threaded="on", thread_cpus="numa-local", thread_spread="all")
     assert set(wide.values()) == {"4-7"}
+
+
+def test_threads_that_may_move_stay_near_the_device() -> None:
+    """Ordinary ones, that is: pollers have the whole host, as each alone has."""
+    near = {"threaded": "on", "thread_cpus": "auto", "thread_spread": "all"}
+    start = host(simhost.link(node=0), replace(SECOND, node=1), cpus=TWO_NODES)
+    found = threads(start, **near)
+    assert {name.partition("/")[0]: cpus for name, cpus in found.items()} == {
+        "eth0": "0-3",
+        "eth1": "4-7",
+    }
+    poll = threads(start, threaded="busy-poll@0", thread_cpus="auto", thread_spread="all")
+    assert {*poll.values()} == {"1-7"}
+    isolated = simhost.topology(8, nodes=2, isolated=(4, 5, 6, 7))
+    assert {*threads(replace(start, topology=isolated), **near).values()} == {"0-3"}
+    rows = [
+        Given("napi", "poll", ("eth0",), {"threaded": "busy-poll", "thread_cpus": "4-7"}),
+        Given("napi", "near", ("eth1",), near),
+    ]
+    found = values(decide(start, parse(rows)), "thread-cpus")
+    assert found["eth1/rx0"] == "0-3", "pollers have the node"
 
 
 def test_pollers_get_cores_of_their_own_and_their_siblings_stay_idle() -> None:
