@@ -37,10 +37,11 @@ def keep(
     for section, item, cpus in one_value(workers, "workqueue_cpus"):
         check_cpus(draft.view.snapshot.topology, section, "workqueue_cpus", cpus)
         check_work(draft, section, "workqueue_cpus", cpus, polled)
-        left = cpus or _free(draft, busy)
-        if not left:
-            reason = "pollers and real-time threads have every CPU"
-            draft.skip(HOST, WHOLE, item, "left-alone", reason)
+        found = _found(draft)
+        left = cpus or _free(draft, found, busy)
+        if found and not left:
+            whose = "pollers, real-time threads and isolation leave none of its CPUs"
+            draft.skip(HOST, WHOLE, item, "left-alone", f"{whose} {cpulist.render(found)}")
             continue
         _want(draft, section, "workqueue_cpus", item, cpulist.render(left))
 
@@ -53,17 +54,27 @@ def _want(draft: Draft, section: IrqLayout, option: str, item: str, value: int |
     draft.want(target, value, section.reason(option))
 
 
-def _free(draft: Draft, busy: Collection[int]) -> tuple[int, ...]:
-    """Return every CPU, also one that is or may yet come, but the busy and those set apart.
+def _found(draft: Draft) -> tuple[int, ...]:
+    """Return the mask as it was before anything here was laid out, which auto never goes beyond.
+
+    Whoever left CPUs out of it had a reason, such as to isolate them at the next boot.
+    """
+    first = draft.returning.get(Target(HOST, WHOLE, WORKQUEUE))
+    if first is not None:
+        return cpulist.parse(str(first))
+    return requested(draft.view.snapshot) or ()
+
+
+def _free(draft: Draft, found: Collection[int], busy: Collection[int]) -> tuple[int, ...]:
+    """Return those found, online or not, but the busy and those set apart; none if none is online.
 
     Where the kernel has left just these of a mask, that stays: written anew, it would not tell any
     more what to give back when an isolated partition ends.
     """
     snapshot = draft.view.snapshot
     host, asked = snapshot.topology, requested(snapshot) or ()
-    known = {cpu.number for cpu in host.cpus}.union(asked)
     away = {*busy, *host.isolated, *host.nohz_full, *host.partitioned}
-    if not set(host.online) - away:
+    free = tuple(n for n in found if n not in away)
+    if not set(host.online).intersection(free):
         return ()
-    free = tuple(sorted(known - away))
     return asked if free == snapshot.workqueue_cpus else free

@@ -19,6 +19,7 @@ from rxlane.items import (
     RX_THREADS,
     THREAD_ITEMS,
     THREADS_OF,
+    WORKQUEUE,
     Value,
     restorable,
 )
@@ -103,7 +104,8 @@ def originals(
     """Return what settings go back to where a new plan for these devices does not want them.
 
     view: the host as it is. asked: the channels and rings that the plan is to have. As in carry(),
-    what a reset may have taken stays away while its device is altered.
+    what a reset may have taken stays away while its device is altered. The mask of kernel workers
+    is among them for every plan: it may want another, which starts from the original.
     """
     entries = renamed(() if journal is None else journal.entries, view.snapshot.links)
     still = _altered(entries, [e.target for e in entries if e.target not in asked], view)
@@ -111,7 +113,7 @@ def originals(
         e.target: e.before
         for e in entries
         if e.before is not None
-        and (scope is None or e.device in scope)
+        and (scope is None or e.device in scope or e.item == WORKQUEUE)
         and not (e.kept and e.device in still)
     }
 

@@ -87,7 +87,7 @@ class IrqLayout(Named):
     cpus: None leave alone, () choose one CPU for each IRQ by placement, else the CPUs to choose
     from.
     node: each IRQ may go to all housekeeping CPUs of the device's node (numa-local).
-    workqueue_cpus: None leave alone, () all but the pollers' (auto), else these.
+    workqueue_cpus: None leave alone, () those that it had but the pollers' (auto), else these.
     idle_siblings: what is spread also keeps off the SMT siblings of pollers' CPUs.
     """
 

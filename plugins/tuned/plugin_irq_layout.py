@@ -51,8 +51,8 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     [option]`threaded` they are about threads that are there already.
 
     [option]`workqueue_cpus` is where kernel workers that are bound to no CPU
-    may run: a CPU list, or `auto`, which is every CPU but isolated ones and
-    those of busy pollers and real-time threads. [option]`smt_siblings` with the
+    may run: a CPU list, or `auto`, which is those that they had, but isolated
+    ones and those of busy pollers and real-time threads. [option]`smt_siblings` with the
     value `idle` keeps these, and RPS, off the SMT siblings of such CPUs as well.
     [option]`timer_migration`
     with the value 0 keeps timers on the CPU that set them. Both are the

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rxlane import observe
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import WORKQUEUE
+from rxlane.items import WORKQUEUE, Value
 from rxlane.model import Snapshot
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.policy import Given, parse
@@ -27,8 +28,11 @@ from unit.simhost import MemoryStore, SimHost
 ALL = {"workqueue_cpus": "auto", "timer_migration": "0"}
 
 
-def mask(start: Snapshot, **options: object) -> object:
-    plan = decide(start, asked(**({"workqueue_cpus": "auto"} | options)))
+def mask(
+    start: Snapshot, returning: Mapping[Target, Value] | None = None, /, **options: object
+) -> object:
+    given = asked(**({"workqueue_cpus": "auto"} | options))
+    plan = decide(start, given, returning=returning or {})
     found = {c.target.item: c.after for c in (*plan.changes, *plan.holds)}
     return found.get("workqueue-cpus", [s.reason for s in plan.skips if "workqueue" in s.item])
 
@@ -66,13 +70,36 @@ def test_cpus_that_may_yet_come_stay_in_the_mask() -> None:
     start = replace(host(cpus=simhost.topology(4)), workqueue_cpus=tuple(range(16)))
     assert mask(start, threaded="busy-poll@3", thread_cpus="3") == "0-2,4-15"
     later = replace(start, workqueue_cpus=(0, 1, 2, *range(4, 16)))
-    assert mask(later) == "0-15", "a CPU that no poller has any more comes back"
+    back = {Target(HOST, WHOLE, WORKQUEUE): "0-15"}
+    assert mask(later, back) == "0-15", "a CPU that no poller has any more comes back"
+
+
+def test_auto_adds_nothing_to_the_mask_that_was_found() -> None:
+    """Such as the one of cpu-partitioning before the host was booted with isolated CPUs."""
+    own = replace(host(), workqueue_cpus=(0, 1))
+    assert mask(own) == "0-1"
+    poll = {"threaded": "busy-poll@3", "workqueue_cpus": "auto"}
+    sim, store = SimHost(own), MemoryStore()
+    for cpu, left in (("1", (0,)), ("0", (1,)), ("7", (0, 1))):
+        # For one device or all: what was found is told by the journal, not by the host.
+        for scope in (["eth0"], None):
+            apply(sim, store, asked(**poll, thread_cpus=cpu), scope)
+            assert sim.workqueue_cpus == left
+            assert apply(sim, store, asked(**poll, thread_cpus=cpu), scope).written == 0
+    rollback(sim, store)
+    assert sim.workqueue_cpus == (0, 1) and store.text is None
+
+
+def test_a_mask_whose_cpus_are_all_taken_is_left_alone() -> None:
+    own = replace(host(), workqueue_cpus=(2, 3))
+    found = mask(own, threaded="busy-poll@2-3", thread_cpus="2-3")
+    assert found == ["pollers, real-time threads and isolation leave none of its CPUs 2-3"]
 
 
 def test_nothing_left_for_workers() -> None:
     start = host(simhost.link(queues=1), cpus=simhost.topology(1))
     found = mask(start, threaded="busy-poll", thread_cpus="0")
-    assert found == ["pollers and real-time threads have every CPU"]
+    assert found == ["pollers, real-time threads and isolation leave none of its CPUs 0"]
 
 
 def test_kernel_without_them() -> None:
