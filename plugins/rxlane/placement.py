@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from rxlane import cpulist, topology
 from rxlane.dangers import IRQ_THREAD_PRIORITY
 from rxlane.draft import Draft, check_thread_cpus
+from rxlane.errors import RxlaneError
 from rxlane.items import CPUS, SCHED
 from rxlane.model import Lane, Topology
 from rxlane.neighbours import named
@@ -211,7 +212,7 @@ def _cpus(rows: Iterable[Chosen]) -> set[int]:
     return {n for _, cpus in rows for n in cpus}
 
 
-def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
+def _check_poller_cpus(host: Topology, pollers: list[Chosen]) -> None:
     """Refuse two pollers on one CPU, and more pollers than CPUs whatever they are bound to."""
     bound = Counter(cpus[0] for _, cpus in pollers if len(cpus) == 1)
     crowded = {number for number, count in bound.items() if count > 1}
@@ -219,9 +220,26 @@ def _check_poller_cpus(pollers: list[tuple[Wanted, tuple[int, ...]]]) -> None:
     group = [row for row in pollers if row[0].section.name in sections] if crowded else pollers
     used = {n for _, cpus in group for n in cpus}
     if crowded or len(group) > len(used):
+        raise _too_many(host, group, used)
+
+
+def _too_many(host: Topology, group: list[Chosen], used: set[int]) -> RxlaneError:
+    """Return the refusal of pollers that have these CPUs and are more than that."""
+    last = group[-1][0]
+    if last.section.cpus != ():
         problem = f"{len(group)} busy-polling threads for {len(used)} CPUs"
         remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
-        raise refuse(group[-1][0], "thread_cpus", problem, remedy)
+        return refuse(last, "thread_cpus", problem, remedy)
+    word = last.section.placement
+    others = "leaves the others to the host" if word == topology.AUTO else "takes no others"
+    cpus = f"CPU{'s' if len(used) > 1 else ''} {cpulist.render(used)}"
+    problem = f"{len(group)} busy-polling threads for {cpus} ({word} {others})"
+    own = [one.lane.queue.index for one, _ in group if one.link is last.link]
+    such = ""
+    if len(own) == len(group):
+        room = len(topology.first_of_cores(host, sorted(used)))
+        such = f", such as busy-poll@{cpulist.render(own[-room:])},"
+    return refuse(last, "thread_cpus", problem, f"thread fewer queues{such} or name CPUs")
 
 
 def _check_pollers(
@@ -230,7 +248,7 @@ def _check_pollers(
     pollers = [(one, cpus) for one, cpus in chosen if one.polling]
     if all(one.untouched(cpus) for one, cpus in pollers):
         return
-    _check_poller_cpus(pollers)
+    _check_poller_cpus(host, pollers)
     for one, cpus in pollers:
         if len(cpus) > 1:
             draft.warnings.append(

@@ -261,7 +261,17 @@ def test_more_pollers_than_cpus_given() -> None:
 
 def test_more_pollers_than_auto_can_place() -> None:
     host = simhost.snapshot(cpus=simhost.topology(4))
-    assert "for 3 CPUs" in str(refusal(host, threaded="busy-poll", thread_cpus="auto"))
+    text = str(refusal(host, threaded="busy-poll", thread_cpus="auto"))
+    assert "4 busy-polling threads for CPUs 1-3 (auto leaves the others to the host)" in text
+    assert text.endswith("thread fewer queues, such as busy-poll@1-3, or name CPUs")
+    found = plan(host, threaded="busy-poll@1-3", thread_cpus="auto")
+    assert {c.after for c in found.changes if c.target.item == "thread-cpus"} == {"1", "2", "3"}
+    local = str(refusal(host, threaded="busy-poll", thread_cpus="numa-local"))
+    assert "for CPUs 1-3 (numa-local takes no others)" in local
+    second = simhost.link("eth1", 4, ifindex=3, base=9000)
+    two = simhost.snapshot(simhost.link(), second, cpus=simhost.topology(4))
+    text = str(refusal(two, threaded="busy-poll@0-1", thread_cpus="auto"))
+    assert text.endswith("thread fewer queues or name CPUs"), "queues are a device's"
 
 
 def test_pollers_of_two_sections_on_one_cpu() -> None:
