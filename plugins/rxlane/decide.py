@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 
 from rxlane import (
+    cautions,
     classes,
     cpulist,
     dangers,
@@ -194,6 +195,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     helpers = separation.plan(draft, placer, steered, bound)
     placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers], others)
     dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present, others)
+    cautions.warn(draft, placer.topology, chosen, others)
     flows = placer.fork(snapshot.topology)
     alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)
     busy = {cpus[0] for _, cpus in alone if len(cpus) == 1}

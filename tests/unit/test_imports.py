@@ -45,6 +45,7 @@ LAYERS = {
     "housekeeping": 4,
     "dangers": 4,
     "deferral": 4,
+    "cautions": 4,
     "classes": 4,
     "wanted": 3,
     "stages": 6,

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a plan warns of: threads that may be where they are, at a price."""
+
+from __future__ import annotations
+
+from rxlane.apply import apply
+from rxlane.decide import decide
+from rxlane.model import Snapshot
+from unit import simhost
+from unit.asking import SECOND, asked, host
+from unit.simhost import MemoryStore, SimHost
+
+FOUR = simhost.topology(4)
+EVERY = (
+    "busy-polling threads are on every housekeeping CPU (0-3), and all else gets what they leave:"
+    " thread fewer queues, or leave a CPU out of thread_cpus"
+)
+CPU_0 = (
+    "eth0 queue 1: its busy-polling thread is on CPU 0, which carries the kernel's own work: leave"
+    " that out of thread_cpus"
+)
+
+
+def warned(start: Snapshot, *devices: str, **options: object) -> list[str]:
+    return list(decide(start, asked(*devices, **options)).warnings)
+
+
+def test_pollers_on_every_housekeeping_cpu() -> None:
+    start = host(cpus=FOUR)
+    assert warned(start, threaded="busy-poll", thread_cpus="0-3") == [EVERY]
+    assert warned(start, threaded="busy-poll@0-2", thread_cpus="1-3") == []
+    isolated = host(cpus=simhost.topology(8, isolated=(4, 5, 6, 7)))
+    assert warned(isolated, threaded="busy-poll", thread_cpus="0-3") == [EVERY]
+    assert warned(isolated, threaded="busy-poll", thread_cpus="4-7") == []
+    assert warned(host(cpus=FOUR), threaded="on", thread_cpus="0-3") == [], "they sleep"
+
+
+def test_those_of_other_devices_count_and_what_stands_is_no_news() -> None:
+    sim = SimHost(host(simhost.link(), SECOND, cpus=FOUR))
+    first = asked("eth0", threaded="busy-poll@0-2", thread_cpus="1-3")
+    apply(sim, MemoryStore(), first, ["eth0"])
+    last = {"threaded": "busy-poll@0", "thread_cpus": "0"}
+    assert warned(sim.observe(), "eth1", **last) == [EVERY]
+    apply(sim, MemoryStore(), asked("eth1", **last), ["eth1"])
+    assert warned(sim.observe(), "eth1", **last) == []
+
+
+def test_a_poller_on_cpu_0() -> None:
+    start = host(cpus=FOUR)
+    assert warned(start, threaded="busy-poll@1", thread_cpus="0") == [CPU_0]
+    assert warned(start, threaded="on@1", thread_cpus="0") == []
+    fifo = {"thread_policy": "fifo", "thread_priority": "5", "allow_realtime_cpu0": "1"}
+    assert warned(start, threaded="busy-poll@1", thread_cpus="0", **fifo) == [], "it was allowed"
