@@ -45,6 +45,20 @@ def test_those_of_other_devices_count_and_what_stands_is_no_news() -> None:
     assert warned(sim.observe(), "eth1", **last) == []
 
 
+def test_pollers_for_which_no_isolated_core_is_left() -> None:
+    start = host(cpus=simhost.topology(8, isolated=(5, 6)))
+    many = warned(start, threaded="busy-poll", thread_cpus="auto")
+    text = "busy pollers of queues 2-3 are on housekeeping CPUs 1-2"
+    assert many == [f"eth0: {text}: no isolated core is left near the device"]
+    fifo = {"thread_policy": "fifo", "thread_priority": "5"}
+    (one,) = warned(start, threaded="on@0-2", thread_cpus="auto", **fifo)
+    assert "real-time thread of queue 2 is on housekeeping CPU 2: no isolated" in one
+    assert warned(start, threaded="busy-poll@0-1", thread_cpus="auto") == []
+    assert warned(start, threaded="busy-poll@0-1", thread_cpus="1-2") == [], "they were named"
+    assert warned(start, threaded="on", thread_cpus="auto") == [], "ordinary threads belong there"
+    assert warned(host(), threaded="busy-poll", thread_cpus="auto") == [], "there is none"
+
+
 def test_a_poller_on_cpu_0() -> None:
     start = host(cpus=FOUR)
     assert warned(start, threaded="busy-poll@1", thread_cpus="0") == [CPU_0]
