@@ -13,21 +13,28 @@ from rxlane import cpulist
 from rxlane.draft import Draft
 from rxlane.model import Topology
 from rxlane.pollers import Pollers
-from rxlane.wanted import Chosen
+from rxlane.wanted import RX, Chosen
 
 
 def warn(
-    draft: Draft, host: Topology, chosen: Iterable[Chosen], others: Collection[Chosen] = ()
+    draft: Draft,
+    host: Topology,
+    chosen: Iterable[Chosen],
+    more: Iterable[Chosen] = (),
+    others: Collection[Chosen] = (),
 ) -> None:
     """Warn of the CPUs that NAPIs' threads are given.
 
-    others: threads of devices outside of the plan.
+    more: interrupts' and rx threads. others: threads of devices outside of the plan.
     """
     rows = list(chosen)
-    fresh = [(one, cpus) for one, cpus in rows if not one.untouched(cpus)]
+    fresh = [row for row in rows if not row[0].untouched(row[1])]
     pollers = [row for row in (*rows, *others) if row[0].polling]
     draft.warnings += _of_host(host, fresh, pollers)
     draft.warnings += _of_isolated(host, fresh)
+    new = (*fresh, *(row for row in more if not row[0].untouched(row[1])))
+    placed = [row for row in new if row[0].section.cpus == ()]
+    draft.warnings += _of_guests(draft.view.snapshot.vcpus, placed)
 
 
 def _of_host(host: Topology, fresh: list[Chosen], pollers: list[Chosen]) -> Iterable[str]:
@@ -66,4 +73,19 @@ def _of_isolated(host: Topology, fresh: Iterable[Chosen]) -> Iterable[str]:
         yield (
             f"{device}: {what}{s} of queue{s} {queues} {verb} on housekeeping CPU{s} {places}: no"
             " isolated core is left near the device"
+        )
+
+
+def _of_guests(vcpus: Collection[int], placed: Iterable[Chosen]) -> Iterable[str]:
+    """Yield what shares CPUs with vCPUs, to which auto leaves theirs if there are others."""
+    found: dict[str, set[int]] = {}
+    for one, cpus in placed:
+        shared = set(cpus).intersection(vcpus)
+        if shared:
+            option = "thread_cpus" if one.helper is None else f"{RX}thread_cpus"
+            found.setdefault(one.section.reason(option), set()).update(shared)
+    for reason, shared in found.items():
+        yield (
+            f"{reason}: vCPUs are bound to {cpulist.render(shared)} as well, and no CPU that it"
+            " chooses from is without"
         )

@@ -195,7 +195,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     helpers = separation.plan(draft, placer, steered, bound)
     placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers], others)
     dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present, others)
-    cautions.warn(draft, placer.topology, chosen, others)
+    cautions.warn(draft, placer.topology, chosen, [*handlers, *helpers], others)
     flows = placer.fork(snapshot.topology)
     alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)
     busy = {cpus[0] for _, cpus in alone if len(cpus) == 1}

@@ -73,6 +73,27 @@ def test_what_is_placed_by_itself_stays_off_the_cpus_of_vcpus() -> None:
     assert {*found["irq-cpus"]} == {"0", "1", "6", "7"}
 
 
+def test_threads_on_the_cpus_of_vcpus_are_warned_of_where_there_are_no_others() -> None:
+    start = host(tap(), vcpus=tuple(range(8)))
+    napi = {"threaded": "on", "thread_cpus": "auto"}
+    words = "vCPUs are bound to {} as well, and no CPU that it chooses from is without"
+    shared = decide(start, asked(**napi, thread_spread="all")).warnings
+    assert shared == (f"thread_cpus=auto in [napi]: {words.format('0-7')}",)
+    alone = decide(start, asked(**napi)).warnings
+    assert alone == (f"thread_cpus=auto in [napi]: {words.format('1-4')}",)
+    irqs = tuple(replace(irq, threaded=0) for irq in start.irqs)
+    handlers = {"irq_layout.threaded": "on", "irq_layout.thread_cpus": "auto"}
+    switched = decide(replace(start, irqs=irqs), asked(**handlers)).warnings
+    assert switched == (f"thread_cpus=auto in [irq_layout]: {words.format('0-7')}",)
+    links = tuple(replace(link, rx_threads=0) for link in start.links)
+    helpers = {"rx_threads": "2", "rx_thread_cpus": "auto"}
+    (one,) = decide(replace(start, links=links), asked(**helpers)).warnings
+    assert one.startswith("rx_thread_cpus=auto in [flow_steering]: vCPUs are bound to")
+    for options in ({"threaded": "on", "thread_cpus": "2-3"}, {"threaded": "on"}):
+        assert decide(start, asked(**options)).warnings == ()
+    assert decide(host(tap(), vcpus=tuple(range(7))), asked(**napi)).warnings == ()
+
+
 def test_without_a_guest_it_is_reported_and_fails_nothing() -> None:
     plan = decide(host(), asked(vhost_cpus="0-1", tap_rps="0-1"))
     assert plan.changes == () and plan.warnings == ()
