@@ -35,6 +35,7 @@ def warn(
     new = (*fresh, *(row for row in more if not row[0].untouched(row[1])))
     placed = [row for row in new if row[0].section.cpus == ()]
     draft.warnings += _of_guests(draft.view.snapshot.vcpus, placed)
+    draft.warnings += _of_one(host, placed)
 
 
 def _of_host(host: Topology, fresh: list[Chosen], pollers: list[Chosen]) -> Iterable[str]:
@@ -88,4 +89,18 @@ def _of_guests(vcpus: Collection[int], placed: Iterable[Chosen]) -> Iterable[str
         yield (
             f"{reason}: vCPUs are bound to {cpulist.render(shared)} as well, and no CPU that it"
             " chooses from is without"
+        )
+
+
+def _of_one(host: Topology, placed: Iterable[Chosen]) -> Iterable[str]:
+    """Yield how many ordinary threads share the only CPU that auto has for them; the number of rx
+    threads goes by CPUs, or was named.
+    """
+    only = host.housekeeping
+    count = sum(cpus == only for one, cpus in placed if not one.exclusive and one.helper is None)
+    if len(only) == 1 and count > 1 and len(host.open) > 1:
+        away = cpulist.render(n for n in host.open if n not in only)
+        yield (
+            f"{count} threads share CPU {only[0]}, for no other housekeeping CPU is there: name"
+            f" some of the isolated ones ({away}) in thread_cpus"
         )

@@ -59,6 +59,21 @@ def test_pollers_for_which_no_isolated_core_is_left() -> None:
     assert warned(host(), threaded="busy-poll", thread_cpus="auto") == [], "there is none"
 
 
+def test_threads_that_share_the_only_housekeeping_cpu() -> None:
+    start = host(cpus=simhost.topology(8, isolated=range(1, 8)))
+    text = "4 threads share CPU 0, for no other housekeeping CPU is there: name some of the"
+    for more in ({}, {"irq_cpus": "auto"}, {"thread_spread": "all"}):
+        found = warned(start, threaded="on", thread_cpus="auto", **more)
+        assert found == [f"{text} isolated ones (1-7) in thread_cpus"], "once, whatever else is"
+    assert warned(start, threaded="on@1", thread_cpus="auto") == []
+    assert warned(start, threaded="on", thread_cpus="1-4") == []
+    assert warned(start, threaded="on", thread_cpus="0") == [], "it was named"
+    single = host(cpus=simhost.topology(1))
+    assert warned(single, threaded="on", thread_cpus="auto") == [], "there is no other"
+    two = host(cpus=simhost.topology(8, isolated=range(2, 8)))
+    assert warned(two, threaded="on", thread_cpus="auto") == []
+
+
 def test_a_poller_on_cpu_0() -> None:
     start = host(cpus=FOUR)
     assert warned(start, threaded="busy-poll@1", thread_cpus="0") == [CPU_0]
