@@ -74,7 +74,8 @@ def bring_back(
     waiting, near = _look(kernel, before, mine, wanted)
     others = set(here).difference(mine)
     # Whose channels or rings are still to come back loses by it what has come back already.
-    resetting = {e.device for e in others if e.item in RESET_ITEMS}
+    foreign = {e.device for e in others if e.item in RESET_ITEMS}
+    resetting = foreign | {t.device for t in waiting if t.item in RESET_ITEMS}
     away = dormant(journal.entries, before.links)
     if devices is None:
         away = tuple(e for e in away if items is not None and e.item not in items)
@@ -87,7 +88,7 @@ def bring_back(
     gone = len(journal.entries) - len(here) - len(away)
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
-    reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in resetting)
+    reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in foreign)
     rounded = (f"{target}: {what}" for target, what in near.items())
     return RolledBack(written, reasons, (*notes, *failed, *rounded))
 

@@ -202,3 +202,27 @@ def test_what_a_reset_took_is_planned_with_once_the_rings_are_back(store: Memory
         apply(host, store, parse([Given("napi", "x", ("eth1",), {**options, "thread_cpus": "3"})]))
     assert rollback(host, store).pending == ()
     assert simhost.restored(host, before)
+
+
+def by_hand() -> SimHost:
+    """Interrupts on a CPU each, which every reset of the queues sends everywhere."""
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))
+    for queue in range(4):
+        host.write_irq(40 + queue, str(queue + 1))
+    return host
+
+
+@pytest.mark.parametrize("reset", [{"channels": "6"}, {"ring_rx": "512"}])
+def test_a_reset_that_is_refused_once_takes_no_originals(
+    store: MemoryStore, reset: dict[str, str]
+) -> None:
+    """ethtool -L or -G: EBUSY, ENOMEM, XDP in the way."""
+    host = by_hand()
+    before = simhost.settings(host)
+    apply(host, store, parse_mixed(("eth0",), reset))
+    host.fail_at = host.writes
+    assert [line.split(":")[0] for line in rollback(host, store).pending] == [
+        "eth0/all/channels-combined" if "channels" in reset else "eth0/all/ring-rx"
+    ]
+    assert rollback(host, store).pending == ()
+    assert simhost.settings(host) == before and store.text is None
