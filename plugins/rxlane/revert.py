@@ -214,10 +214,11 @@ def _entries(
     entries = {**known, **given_up}
     entries |= _held(entries, holds)
     entries |= {c.target: _changed(c, known.get(c.target), index) for c in changes}
-    for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
-        entries.setdefault(entry.target, entry)
     for target in _done_with(known.values(), unwanted, view):
         del entries[target]
+    # Also of what has just gone: a reset takes it like all else.
+    for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
+        entries.setdefault(entry.target, entry)
     return entries.values()
 
 

@@ -16,6 +16,7 @@ from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
+from unit.simwrites import Killed
 
 OPTIONS = {"threaded": "on", "thread_cpus": "2-3", "defer_hard_irqs": "100"}
 
@@ -224,5 +225,20 @@ def test_a_reset_that_is_refused_once_takes_no_originals(
     assert [line.split(":")[0] for line in rollback(host, store).pending] == [
         "eth0/all/channels-combined" if "channels" in reset else "eth0/all/ring-rx"
     ]
+    assert rollback(host, store).pending == ()
+    assert simhost.settings(host) == before and store.text is None
+
+
+def test_what_is_back_already_is_known_to_a_reset(store: MemoryStore) -> None:
+    """Killed once the interrupts were back; the next apply, for rings, sends them everywhere."""
+    host = by_hand()
+    before = simhost.settings(host)
+    apply(host, store, parse_mixed(("eth0",), {"irq_cpus": "6"}))
+    host.kill_at = host.writes + 3
+    with pytest.raises(Killed):
+        apply(host, store, parse_mixed(("eth0",), {"defer_hard_irqs": "9"}))
+    assert simhost.settings(host) == before
+    apply(host, store, parse_mixed(("eth0",), {"ring_rx": "512"}))
+    assert simhost.settings(host) != before
     assert rollback(host, store).pending == ()
     assert simhost.settings(host) == before and store.text is None
