@@ -8,8 +8,16 @@ import time
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
+from rxlane import stages
 from rxlane.errors import RxlaneError
-from rxlane.items import CHEAP_ITEMS, COSTLY_ITEMS, RESET_ITEMS, THREAD_ITEMS, Value
+from rxlane.items import (
+    CHANNEL_ITEMS,
+    CHEAP_ITEMS,
+    COSTLY_ITEMS,
+    RESET_ITEMS,
+    THREAD_ITEMS,
+    Value,
+)
 from rxlane.journal import GivenUp, Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
@@ -71,8 +79,10 @@ def bring_back(
     written, failed = put_back(
         kernel, {e.target: e.before for e in mine if e.before is not None}, before
     )
-    waiting, near = _look(kernel, before, mine, wanted)
-    others = set(here).difference(mine)
+    now, waiting, near = _look(kernel, before, mine, wanted)
+    channels = {e.target: e.before for e in mine if e.item in CHANNEL_ITEMS}
+    # Nothing of queues that went with their channels waits for a rollback of its own.
+    others = {e for e in set(here).difference(mine) if not stages.gone(now, channels, e.target)}
     # Whose channels or rings are still to come back loses by it what has come back already.
     foreign = {e.device for e in others if e.item in RESET_ITEMS}
     resetting = foreign | {t.device for t in waiting if t.item in RESET_ITEMS}
@@ -95,18 +105,20 @@ def bring_back(
 
 def _look(
     kernel: Kernel, before: Snapshot, mine: Collection[Entry], items: Collection[str]
-) -> tuple[dict[Target, str], dict[Target, str]]:
-    """Return what is not at its original, with the reason, and what is as near as it gets.
+) -> tuple[View, dict[Target, str], dict[Target, str]]:
+    """Return the host as it is now, what is not at its original, with the reason, and what is as
+    near as it gets.
 
     Whether queues and devices are gone is asked only where something is amiss.
     """
     own, originals = {e.item for e in mine}, {e.target: e.before for e in mine}
     if own.isdisjoint(RESET_ITEMS):
         asked = own | ({*THREAD_ITEMS} - COSTLY_ITEMS)
-        now = kernel.refresh(before, {e.device for e in mine}, asked)
-        if not missing(View.of(now), originals):
-            return {}, {}
-    return _parted(View.of(before), View.of(kernel.observe(None, items)), originals)
+        now = View.of(kernel.refresh(before, {e.device for e in mine}, asked))
+        if not missing(now, originals):
+            return now, {}, {}
+    now = View.of(kernel.observe(None, items))
+    return now, *_parted(View.of(before), now, originals)
 
 
 def _parted(

@@ -92,6 +92,22 @@ def test_sections_end_one_by_one(
     assert simhost.settings(host) == before
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(SECTIONS)))
+def test_nothing_of_queues_that_are_gone_waits(tmp_path: Path, order: tuple[str, ...]) -> None:
+    """The section that had more channels may end first; no queue comes back for the others."""
+    host = laid_out_by_hand()
+    before = simhost.settings(host)
+    more = SECTIONS | {"napi": {"channels": "6"}, "flow_steering": {"rps": "0-1"}}
+    rows = {kind: row(kind, given) for kind, given in more.items()}
+    joint = joint_of(host, tmp_path / "state", rows)
+    for kind in rows:
+        joint.apply(kind, kind)
+    for kind in order:
+        report = joint.unapply(kind, kind, {"eth0"})
+        assert report.ok and {level for level, _ in report.lines} == {"info"}, report
+    assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
+
+
 def two_links() -> SimHost:
     other = simhost.link("eth1", 2, ifindex=3, base=9000)
     return SimHost(simhost.snapshot(simhost.link("eth0", 2, ifindex=2), other))
