@@ -24,6 +24,7 @@ from rxlane.items import (
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Link, Snapshot
+from rxlane.parallel import uninterrupted
 from rxlane.places import Folder
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.present import found_again, load_current
@@ -64,17 +65,19 @@ def apply(
     scope: Container[str] | None = None,
     owner: str = "",
     choose: Callable[[Plan], Plan] | None = None,
+    undo: dict[Target, Value] | None = None,
 ) -> Applied:
     """Plan on the running host and write what differs.
 
     scope: the devices for which this policy replaces earlier ones; None means all. owner: who
     wants it, TUNED or nobody in particular. choose: what of the plan is written now; the rest must
-    stay among its holds. Raises what decide() raises with nothing written, and KERNEL or JOURNAL
-    with everything undone.
+    stay among its holds. undo: an empty one of the caller's, who finds in it whether anything may
+    be left of an apply that raised. Raises what decide() raises with nothing written, and KERNEL or
+    JOURNAL with everything undone.
     """
+    undo = {} if undo is None else undo
     with store.lock():
         old, notes = load_current(store, kernel)
-        undo: dict[Target, Value] = {}
         refused: dict[Target, str] = {}
         written = 0
         journal = old
@@ -92,11 +95,11 @@ def apply(
                 written += len(carried.changes) - len(now)
                 if not carried.returns:
                     break
+            return Applied(_without(plan, refused), written, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
                 _undo(kernel, store, old, undo, error)
             raise
-        return Applied(_without(plan, refused), written, notes, frozenset(refused), folders)
 
 
 def _plan(
@@ -313,20 +316,38 @@ def _undo(
     kernel: Kernel,
     store: Store,
     old: Journal | None,
-    undo: Mapping[Target, Value],
+    undo: dict[Target, Value],
     error: BaseException,
 ) -> None:
-    """Put back what was there before this apply; the journal stays unless all of it is."""
+    """Put back what was there before this apply; undo and the journal stay unless all of it is.
+
+    A terminal that goes sends more than one interrupt: the next waits, and is raised in place of
+    the error.
+    """
+    left = ["interrupted"]
     try:
-        left = _put_all_back(kernel, undo)
-    except (RxlaneError, OSError) as again:
-        left = [str(again)]
-    if left:
-        error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
-    elif old is None:
-        store.remove()
-    else:
-        store.save(old)
+        with uninterrupted():
+            left = _left_after(kernel, undo)
+            if not left:
+                if old is None:
+                    store.remove()
+                else:
+                    store.save(old)
+                undo.clear()
+    except BaseException as again:
+        error = again
+        raise
+    finally:
+        if left:
+            error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
+
+
+def _left_after(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
+    """Put all back that can be; return one line for each setting that is not, or why."""
+    try:
+        return _put_all_back(kernel, undo)
+    except (RxlaneError, OSError) as error:
+        return [str(error)]
 
 
 def _put_all_back(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:

@@ -174,8 +174,10 @@ def _apply(args: argparse.Namespace) -> int:
 
     from rxlane import claims, confirm
     from rxlane.apply import apply
+    from rxlane.items import Value
     from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.plan import Target
 
     kernel, store = Linux(brief=args.confirm is None), Store(args.state)
     snapshot = kernel.observe(None, None if args.confirm is not None else ())
@@ -186,14 +188,14 @@ def _apply(args: argparse.Namespace) -> int:
     )
     _need_root()
     confirm.refuse_second(kernel, store)
-    pending = None
+    pending, undo = None, dict[Target, Value]()
     try:
         if args.confirm is not None:
             pending = _arm(args, snapshot, links, policy)
-        done = apply(kernel, store, policy, [li.name for li in links] or None)
-    except (RxlaneError, OSError, KeyboardInterrupt) as error:
-        # With an undo that failed the guard stays: it tries again.
-        if pending is not None and not getattr(error, "__notes__", ()):
+        done = apply(kernel, store, policy, [li.name for li in links] or None, undo=undo)
+    except (RxlaneError, OSError, KeyboardInterrupt):
+        # The guard goes only where nothing is left for it.
+        if pending is not None and not undo:
             confirm.disarm(store, pending)
         raise
     _tell(done)

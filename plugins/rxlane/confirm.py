@@ -16,6 +16,7 @@ from dataclasses import replace
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Guard, Pending, Store
 from rxlane.kernel import Kernel
+from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, not_newer, start_of
@@ -107,12 +108,13 @@ def _ready(store: Store, pending: Pending) -> Pending:
 
 def disarm(store: Store, pending: Pending) -> None:
     """Forget that an apply waits, and let its guard go."""
-    with store.lock():
-        found = store.pending.load()
-        if found is None or found.token != pending.token:
-            return
-        store.pending.remove()
-    _let_go(found)
+    with uninterrupted():
+        with store.lock():
+            found = store.pending.load()
+            if found is None or found.token != pending.token:
+                return
+            store.pending.remove()
+        _let_go(found)
 
 
 def _let_go(pending: Pending) -> None:

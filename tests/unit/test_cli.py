@@ -8,9 +8,10 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -279,6 +280,14 @@ def test_rollback_leaves_nothing_to_confirm(
     assert status == 2 and "no apply waits" in err
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """The command takes SIGHUP, though who runs the tests by nohup has it ignored."""
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, inherited)
+
+
 @pytest.mark.usefixtures("guarded")
 def test_failed_apply_waits_only_when_its_undo_failed(
     host: SimHost, capsys: Captured, tmp_path: Path
@@ -296,6 +305,74 @@ def test_failed_apply_waits_only_when_its_undo_failed(
 
     host.on_write = refuse
     assert run(capsys, *argv)[0] == 1
+    assert (tmp_path / "state" / "confirm.json").exists()
+
+
+@pytest.mark.usefixtures("guarded", "hangups")
+@pytest.mark.parametrize("second", range(4, 8))
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_undo_is_not_interrupted(
+    host: SimHost, capsys: Captured, tmp_path: Path, second: int, refused: bool
+) -> None:
+    """A terminal that goes sends SIGHUP, and its shell once more; or the first one comes late."""
+
+    def hang_up() -> None:
+        if host.writes == 3 and refused:
+            raise RxlaneError(Kind.KERNEL, "refused by the test")
+        if host.writes in (3, second):
+            signal.raise_signal(signal.SIGHUP)
+
+    host.on_write = hang_up
+    before = simhost.settings(host)
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    assert run(capsys, *argv)[0] == 130
+    assert simhost.settings(host) == before
+    assert not (tmp_path / "state" / "confirm.json").exists()
+    assert Store(tmp_path / "state").load() is None
+
+
+@pytest.mark.usefixtures("guarded", "hangups")
+def test_an_undo_that_failed_and_was_interrupted_keeps_the_guard(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    def refuse() -> None:
+        if host.writes == 4:
+            signal.raise_signal(signal.SIGHUP)
+        if host.writes > 2:
+            raise RxlaneError(Kind.KERNEL, "refused for good")
+
+    host.on_write = refuse
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    status, _, err = run(capsys, *argv)
+    assert status == 130 and err.startswith("rxlane: interrupted\nrxlane: undo failed, `rxlane ro")
+    assert (tmp_path / "state" / "confirm.json").exists()
+
+
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("guarded")
+def test_an_apply_interrupted_after_its_last_write_is_undone(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = simhost.settings(host)
+    monkeypatch.setattr("rxlane.apply.Applied", interrupt)
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    assert run(capsys, *argv)[0] == 130 and host.writes
+    assert simhost.settings(host) == before
+    assert not (tmp_path / "state" / "confirm.json").exists()
+
+
+@pytest.mark.usefixtures("guarded")
+def test_an_undo_that_never_began_keeps_the_guard(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second interrupt may come before the undo is safe from it."""
+    host.fail_at = 3
+    monkeypatch.setattr("rxlane.apply._undo", interrupt)
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    assert run(capsys, *argv)[0] == 130
     assert (tmp_path / "state" / "confirm.json").exists()
 
 
