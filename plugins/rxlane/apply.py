@@ -28,10 +28,14 @@ from rxlane.parallel import uninterrupted
 from rxlane.places import Folder
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.present import found_again, load_current
-from rxlane.revert import Carried, carry, originals, threads_of
+from rxlane.revert import Carried, carry, originals, renamed, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
+from rxlane.verify import GONE
 from rxlane.writing import missing, put_back, read_back, write
+
+# What is to be put back, by its device's index, queue and item: names may change meanwhile.
+Undo = dict[tuple[int, int, str], Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def apply(
     scope: Container[str] | None = None,
     owner: str = "",
     choose: Callable[[Plan], Plan] | None = None,
-    undo: dict[Target, Value] | None = None,
+    undo: Undo | None = None,
 ) -> Applied:
     """Plan on the running host and write what differs.
 
@@ -181,7 +185,7 @@ def _write(
     carried: Carried,
     left: tuple[Skip, ...],
     before: Snapshot,
-    undo: dict[Target, Value],
+    undo: Undo,
     owner: str,
 ) -> tuple[dict[Target, str], Journal | None]:
     """Write one round; undo collects what must be put back, the first value of each counts.
@@ -201,8 +205,8 @@ def _write(
     )
     _save_first(store, journal, wanted)
     view = View.of(before)
-    _collect(undo, _present_values(view, carried.changes))
-    _collect(undo, stages.of_reset(view, carried.changes))
+    _collect(undo, view, _present_values(view, carried.changes))
+    _collect(undo, view, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}
     devices = {target.device for target in changes}
     writing = _Round(kernel, store, devices, wanted, view, undo)
@@ -245,7 +249,7 @@ class _Round:
     devices: Collection[str]
     journal: Journal
     view: View
-    undo: dict[Target, Value]
+    undo: Undo
     refused: dict[Target, str] = field(default_factory=dict)
 
     def due(self, targets: Iterable[Target], optional: Container[Target]) -> list[Target]:
@@ -272,7 +276,7 @@ class _Round:
         classes.check(self.view, phase, kind=Kind.KERNEL)
         entries = tuple(_with_birth(e, born) for e in self.journal.entries)
         self._save(replace(self.journal, entries=entries))
-        _collect(self.undo, born)
+        _collect(self.undo, self.view, born)
 
     def _note_refused(self, now: Mapping[Target, str]) -> None:
         """Let the journal want no more of what the kernel has just refused, and say so."""
@@ -286,9 +290,11 @@ class _Round:
         self.store.save(journal)
 
 
-def _collect(undo: dict[Target, Value], values: dict[Target, Value]) -> None:
-    for target, value in values.items():
-        undo.setdefault(target, value)
+def _collect(undo: Undo, view: View, values: Mapping[Target, Value]) -> None:
+    index = {link.name: link.ifindex for link in view.snapshot.links} | {HOST: HOST_INDEX}
+    for (device, queue, item), value in values.items():
+        entry = Entry(device, index[device], queue, item, value, None)
+        undo.setdefault((entry.ifindex, queue, item), entry)
 
 
 def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value]:
@@ -316,7 +322,7 @@ def _undo(
     kernel: Kernel,
     store: Store,
     old: Journal | None,
-    undo: dict[Target, Value],
+    undo: Undo,
     error: BaseException,
 ) -> None:
     """Put back what was there before this apply; undo and the journal stay unless all of it is.
@@ -327,7 +333,7 @@ def _undo(
     left = ["interrupted"]
     try:
         with uninterrupted():
-            left = _left_after(kernel, undo)
+            left = _left_after(kernel, undo.values())
             if not left:
                 if old is None:
                     store.remove()
@@ -342,7 +348,7 @@ def _undo(
             error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
 
 
-def _left_after(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
+def _left_after(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
     """Put all back that can be; return one line for each setting that is not, or why."""
     try:
         return _put_all_back(kernel, undo)
@@ -350,10 +356,20 @@ def _left_after(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
         return [str(error)]
 
 
-def _put_all_back(kernel: Kernel, undo: Mapping[Target, Value]) -> list[str]:
+def _put_all_back(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
     """Return one line for each setting that is not back, such as one whose device is down."""
-    _, failed = put_back(kernel, undo)
+    items = {entry.item for entry in undo} | CHEAP_ITEMS
+    before = kernel.observe(None, items)
+    _, failed = put_back(kernel, _values(undo, before), before)
     if failed:
         return failed
-    now = View.of(kernel.observe(None, {target.item for target in undo} | CHEAP_ITEMS))
-    return [f"{target}: {why}" for target, why in missing(now, undo).items()]
+    now = kernel.observe(None, items)
+    here = {HOST_INDEX, *(link.ifindex for link in now.links)}
+    gone = [f"{entry.target}: {GONE}" for entry in undo if entry.ifindex not in here]
+    back = missing(View.of(now), _values(undo, now))
+    return [*gone, *(f"{target}: {why}" for target, why in back.items())]
+
+
+def _values(undo: Iterable[Entry], now: Snapshot) -> dict[Target, Value]:
+    """Return what is to be put back of the devices that are here, by their present names."""
+    return {e.target: e.before for e in renamed(undo, now.links) if e.before is not None}

@@ -173,11 +173,9 @@ def _apply(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from rxlane import claims, confirm
-    from rxlane.apply import apply
-    from rxlane.items import Value
+    from rxlane.apply import Undo, apply
     from rxlane.journal import Store
     from rxlane.kernel import Linux
-    from rxlane.plan import Target
 
     kernel, store = Linux(brief=args.confirm is None), Store(args.state)
     snapshot = kernel.observe(None, None if args.confirm is not None else ())
@@ -188,7 +186,7 @@ def _apply(args: argparse.Namespace) -> int:
     )
     _need_root()
     confirm.refuse_second(kernel, store)
-    pending, undo = None, dict[Target, Value]()
+    pending, undo = None, Undo()
     try:
         if args.confirm is not None:
             pending = _arm(args, snapshot, links, policy)

@@ -10,7 +10,7 @@ import pytest
 
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
-from rxlane.model import Snapshot
+from rxlane.model import Link, Snapshot
 from rxlane.policy import Given, parse, parse_mixed, parse_section
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
@@ -242,3 +242,42 @@ def test_what_is_back_already_is_known_to_a_reset(store: MemoryStore) -> None:
     assert simhost.settings(host) != before
     assert rollback(host, store).pending == ()
     assert simhost.settings(host) == before and store.text is None
+
+
+def by_index(host: SimHost) -> dict[int, list[tuple[int | None, int | None]]]:
+    return {
+        link.ifindex: [(n.threaded, n.defer_hard_irqs) for n in link.napis]
+        for link in host.links.values()
+    }
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_names_that_are_swapped_while_it_is_laid_out(store: MemoryStore, back: bool) -> None:
+    """The undo finds the device under its new name, and one that is gone leaves its originals."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.snapshot(simhost.link(), two))
+    for napi in host.links["eth1"].napis:
+        host.write_napi(napi.napi_id, {"defer-hard-irqs": 55})
+    before, laid_out, away = by_index(host), host.writes, list[Link]()
+
+    def swap() -> None:
+        if host.writes == laid_out + 4:
+            host.on_write = None
+            host.rename("eth0", "old")
+            host.rename("eth1", "eth0")
+            if back:
+                host.rename("old", "eth1")
+            else:
+                away.append(replace(host.links.pop("old"), name="eth1"))
+            raise RxlaneError(Kind.KERNEL, "refused")
+
+    host.on_write = swap
+    with pytest.raises(RxlaneError, match="refused") as caught:
+        apply(host, store, parse_mixed(("eth0",), OPTIONS), ["eth0"])
+    notes = getattr(caught.value, "__notes__", [])
+    assert (store.load() is None, notes == []) == (back, back)
+    if not back:
+        assert "device is gone" in notes[0]
+        host.links["eth1"] = away[0]
+        rollback(host, store)
+    assert by_index(host) == before and store.load() is None
