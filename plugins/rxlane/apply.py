@@ -21,7 +21,7 @@ from rxlane.items import (
     VHOST_CPUS,
     Value,
 )
-from rxlane.journal import Store
+from rxlane.journal import UNCHANGED, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.model import Link, Snapshot
 from rxlane.parallel import uninterrupted
@@ -230,7 +230,8 @@ def _folders(
 def _save_first(store: Store, journal: Journal | None, wanted: Journal) -> None:
     """Have the store hold what is wanted, before anything is written. journal: what it holds."""
     if wanted.entries and journal != wanted:
-        store.save(wanted)
+        with meaning(UNCHANGED):
+            store.save(wanted)
     elif journal is not None and not wanted.entries:
         store.remove()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Guard, Pending, Store
+from rxlane.journal import UNCHANGED, Guard, Pending, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX
@@ -83,7 +83,8 @@ def arm(
         with store.lock():
             # Whoever asked before the plan was made may have been overtaken since.
             _refuse_second(kernel, store)
-            store.pending.save(pending)
+            with meaning(UNCHANGED):
+                store.pending.save(pending)
         start(store, pending.token)
         return _ready(store, pending)
     except (RxlaneError, OSError, KeyboardInterrupt):
@@ -103,7 +104,7 @@ def _ready(store: Store, pending: Pending) -> Pending:
             return found
         time.sleep(READY_STEP)
     problem = f"the process that waits for a confirmation did not start in {READY_WAIT:.0f} s"
-    raise RxlaneError(Kind.KERNEL, f"{problem}, nothing was changed")
+    raise RxlaneError(Kind.KERNEL, f"{problem}, {UNCHANGED}")
 
 
 def disarm(store: Store, pending: Pending) -> None:

@@ -28,6 +28,7 @@ from rxlane.session import Login
 from rxlane.stored import FORMAT
 
 DIRECTORY = Path("/var/lib/rxlane")
+UNCHANGED = "nothing was changed"
 LOCK_WAIT = 10.0  # seconds; an apply of hundreds of queues takes less
 
 
@@ -169,8 +170,7 @@ class Sealed(Generic[_Held]):
             os.replace(temporary, self.path)
             self._sync_directory()
         except OSError as error:
-            problem = "cannot be written, nothing was changed"
-            raise _failed(self.path, problem, error) from error
+            raise _failed(self.path, "cannot be written", error) from error
 
     def remove(self) -> None:
         try:
@@ -252,6 +252,16 @@ def _lock_file(path: Path) -> int:
         if error.errno != errno.EROFS:
             raise
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def meaning(what: str) -> Iterator[None]:
+    """Say with an error of the store what it means for who ran into it."""
+    try:
+        yield
+    except RxlaneError as error:
+        error.problem = f"{error.problem}; {what}"
+        raise
 
 
 def _failed(path: Path, what: str, error: OSError) -> RxlaneError:

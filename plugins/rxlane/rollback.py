@@ -18,7 +18,7 @@ from rxlane.items import (
     THREAD_ITEMS,
     Value,
 )
-from rxlane.journal import GivenUp, Store
+from rxlane.journal import GivenUp, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.plan import Entry, Journal, Target
@@ -94,7 +94,8 @@ def bring_back(
         for e in here
         if e in others or e.target in waiting or e.device in resetting
     )
-    _keep(store, journal, (*kept, *away))
+    with meaning(f"{written} settings were put back"):
+        _keep(store, journal, (*kept, *away))
     gone = len(journal.entries) - len(here) - len(away)
     if gone:
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")

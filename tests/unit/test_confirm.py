@@ -372,6 +372,14 @@ def guarded(host: SimHost, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
+def test_an_apply_that_cannot_be_noted_changes_nothing(
+    host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sealed, "save", full)
+    with pytest.raises(RxlaneError, match="No space left on device; nothing was changed"):
+        arm(host, store)
+
+
 def test_a_guard_that_is_started_again_needs_no_room(
     host: SimHost, store: Store, guarded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RxlaneError, match="nothing was changed: No space left"):
+    with pytest.raises(RxlaneError, match="cannot be written: No space left"):
         store.save(Journal("boot", ()))
     monkeypatch.undo()
     assert store.load() == ONE

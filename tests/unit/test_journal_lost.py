@@ -64,6 +64,20 @@ def test_from_any_write_on(code: int, more: int) -> None:
     assert simhost.settings(host) == before and store.text is None
 
 
+def test_what_was_done_is_said_with_it() -> None:
+    """Of a rollback of one device the other's originals stay, which takes a write."""
+    two = simhost.snapshot(simhost.link(), simhost.link("eth1", ifindex=3, base=9000))
+    host, store = SimHost(two), LastingStore(0, errno.ENOSPC)
+    wanted = policy("eth0", "eth1", threaded="on")
+    with pytest.raises(RxlaneError, match="No space left on device; nothing was changed"):
+        apply(host, store, wanted)
+    store.more = 9
+    apply(host, store, wanted)
+    store.more = 0
+    with pytest.raises(RxlaneError, match="No space left on device; 4 settings were put back"):
+        rollback(host, store, {"eth0"})
+
+
 def test_the_first_apply_writes_twice() -> None:
     """So the test above has writes that fail before, between and after."""
     host, store = SimHost(simhost.whole(simhost.snapshot())), LastingStore(9, 0)
@@ -89,6 +103,6 @@ def test_originals_come_back_from_a_read_only_file_system(
 
     monkeypatch.setattr(os, "open", read_only)
     monkeypatch.setattr(Path, "unlink", unlink)
-    with pytest.raises(RxlaneError, match="cannot be removed: Read-only file system"):
+    with pytest.raises(RxlaneError, match="removed: Read-only file system; 17 settings were put"):
         rollback(host, store)
     assert simhost.settings(host) == before
