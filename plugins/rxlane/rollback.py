@@ -68,8 +68,6 @@ def bring_back(
     wanted = {e.item for e in journal.entries} | CHEAP_ITEMS
     before = kernel.observe(None, wanted)
     journal = found_again(kernel, journal, before.links)
-    if for_good:
-        _give_up(store, devices, before)
     here = renamed(journal.entries, before.links)
     mine = [
         e
@@ -79,6 +77,9 @@ def bring_back(
     written, failed = put_back(
         kernel, {e.target: e.before for e in mine if e.before is not None}, before
     )
+    if for_good:
+        # After the originals, which are to need no disk: keepers wait for the lock.
+        _give_up(store, devices, before)
     now, waiting, near = _look(kernel, before, mine, wanted)
     channels = {e.target: e.before for e in mine if e.item in CHANNEL_ITEMS}
     # Nothing of queues that went with their channels waits for a rollback of its own.

@@ -135,6 +135,20 @@ def test_unconfirmed_apply_is_undone(host: SimHost, store: Store) -> None:
     assert store.load() is None and store.pending.load() is None
 
 
+def test_no_disk_is_needed_before_the_originals_are_back(
+    host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs, such as one behind the network that the layout cut off."""
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    steps = list[str]()
+    monkeypatch.setattr(os, "fsync", lambda _: steps.append("disk"))
+    host.on_write = lambda: steps.append("original")
+    confirm.expire(host, store, pending)
+    assert steps == sorted(steps, reverse=True) and {*steps} == {"original", "disk"}
+    assert store.given_up.load() is not None
+
+
 def test_killed_at_every_write_the_originals_come_back(tmp_path: Path) -> None:
     host = SimHost(simhost.snapshot())
     apply(host, Store(tmp_path / "count"), policy(**FULL))
