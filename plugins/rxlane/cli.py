@@ -319,8 +319,8 @@ def _rollback(args: argparse.Namespace) -> int:
         mine = {link.ifindex for link in links} or None
         claims.update(store, kernel.boot_id(), claims.without(mine))
         done = rollback(kernel, store, devices or None, for_good=True)
-    if not devices and not args.orphaned:
-        confirm.cancel(store)
+        if not mine or not done.pending:
+            confirm.cancel(store, mine)
     for note in done.notes:
         streams.say(f"note: {note}")
     for line in done.pending:

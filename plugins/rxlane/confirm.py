@@ -19,7 +19,7 @@ from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX
 from rxlane.rollback import RolledBack, bring_back
-from rxlane.session import Login, not_newer, start_of
+from rxlane.session import Login, age, not_newer, start_of
 from rxlane.sysfs import Sysfs
 
 READY_WAIT = 30.0  # seconds for the guard to start; an interpreter takes a fraction of one
@@ -32,15 +32,16 @@ def boottime() -> int:
 
 
 def waiting(kernel: Kernel, store: Store) -> Pending | None:
-    """Return the apply that waits to be confirmed. To be called with the lock held.
+    """Return the apply that waits to be confirmed.
 
-    One of another boot is removed: its settings are gone.
+    Settings of another boot are gone; and an apply that was killed before its guard was ready has
+    written nothing.
     """
     pending = store.pending.load()
-    if pending is None or pending.boot_id == kernel.boot_id():
-        return pending
-    store.pending.remove()
-    return None
+    if pending is None or pending.boot_id != kernel.boot_id():
+        return None
+    never = pending.guard is None and age(pending.login) > READY_WAIT
+    return None if never else pending
 
 
 def refuse_second(kernel: Kernel, store: Store) -> None:
@@ -52,11 +53,17 @@ def refuse_second(kernel: Kernel, store: Store) -> None:
 def _refuse_second(kernel: Kernel, store: Store) -> None:
     """refuse_second() for a caller who holds the lock."""
     pending = waiting(kernel, store)
-    if pending is not None:
-        left = max(0, pending.deadline - boottime()) // 10**9
-        problem = f"an earlier apply waits to be confirmed, {left} s are left"
-        remedy = "run `rxlane confirm` from a new login, or `rxlane rollback`"
-        raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)
+    if pending is None:
+        # Or a guard that comes late would bring back what is applied now.
+        if store.pending.load() is not None:
+            store.pending.remove()
+        return
+    left = pending.deadline - boottime()
+    if left <= 0:
+        raise _too_late(pending)
+    problem = f"an earlier apply waits to be confirmed, {left // 10**9} s are left"
+    remedy = "run `rxlane confirm` from a new login, or `rxlane rollback`"
+    raise RxlaneError(Kind.REFUSED, problem, remedy=remedy)
 
 
 def arm(
@@ -156,23 +163,28 @@ def confirm(kernel: Kernel, store: Store, own: Login) -> None:
 
 
 def _too_late(pending: Pending) -> RxlaneError:
-    guard = pending.guard
+    guard, problem = pending.guard, "an apply was not confirmed in time"
     if guard is not None and start_of(Sysfs(), guard.pid) == guard.started:
-        return RxlaneError(Kind.REFUSED, "too late: the originals come back")
-    problem = "too late, and the process that brings the originals back is gone"
+        return RxlaneError(Kind.REFUSED, f"{problem}: its originals come back")
+    problem = f"{problem}, and the process that brings its originals back is gone"
     return RxlaneError(Kind.REFUSED, problem, remedy="run `rxlane rollback`")
 
 
-def cancel(store: Store) -> None:
-    """After a rollback of everything: nothing waits any more."""
+def cancel(store: Store, devices: Collection[int] | None = None) -> None:
+    """After a rollback, of these devices or everything: what was only about them waits no more."""
     try:
         pending = store.pending.load()
     except RxlaneError:
-        with store.lock():
-            store.pending.remove()
+        if devices is None:
+            with store.lock():
+                store.pending.remove()
         return
-    if pending is not None:
+    if pending is not None and (devices is None or _only_about(pending, devices)):
         disarm(store, pending)
+
+
+def _only_about(pending: Pending, devices: Collection[int]) -> bool:
+    return pending.devices is not None and set(pending.devices) <= set(devices)
 
 
 def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:

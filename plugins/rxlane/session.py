@@ -39,6 +39,11 @@ def ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
+def age(login: Login) -> float:
+    """Return the seconds since the login was read."""
+    return (ticks() - login.at) / os.sysconf("SC_CLK_TCK")
+
+
 def _audit(sysfs: Sysfs, pid: str) -> int | None:
     number = sysfs.number(f"proc/{pid}/sessionid")
     return None if number == UNSET else number

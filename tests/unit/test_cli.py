@@ -280,6 +280,19 @@ def test_rollback_leaves_nothing_to_confirm(
     assert status == 2 and "no apply waits" in err
 
 
+@pytest.mark.usefixtures("guarded")
+def test_rollback_of_a_device_leaves_nothing_to_confirm_of_it_once_it_is_back(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    host.set_down("eth0")
+    assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 1
+    assert (tmp_path / "state" / "confirm.json").exists()
+    host.set_up("eth0")
+    assert run(capsys, "rollback", "eth0", *state(tmp_path))[0] == 0
+    assert not (tmp_path / "state" / "confirm.json").exists()
+
+
 @pytest.fixture
 def hangups() -> Iterator[None]:
     """The command takes SIGHUP, though who runs the tests by nohup has it ignored."""

@@ -20,7 +20,7 @@ from rxlane.journal import Guard, Pending, Sealed, Store
 from rxlane.plan import HOST_INDEX
 from rxlane.policy import parse_mixed, parse_section
 from rxlane.rollback import rollback
-from rxlane.session import Login, current, not_newer, start_of
+from rxlane.session import Login, current, not_newer, start_of, ticks
 from rxlane.sysfs import Sysfs
 from unit import simhost
 from unit.asking import FULL, policy
@@ -209,14 +209,63 @@ def test_interrupted_while_the_guard_starts(
     assert store.pending.load() is None
 
 
+def killed_while_arming(host: SimHost, store: Store, login: Login) -> Pending:
+    def start(*_: object) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        confirm.arm(host, store, login, 60, None, start)
+    left = store.pending.load()
+    assert left is not None
+    return left
+
+
+def test_killed_before_a_guard_was_ready(host: SimHost, store: Store) -> None:
+    """Nothing was written, so nothing waits once no guard can be on its way."""
+    killed_while_arming(host, store, replace(OLD, at=ticks()))
+    with pytest.raises(RxlaneError, match="s are left"):
+        confirm.refuse_second(host, store)
+    confirm.cancel(store)
+
+    left = killed_while_arming(host, store, OLD)
+    assert confirm.waiting(host, store) is None
+    with pytest.raises(RxlaneError, match="no apply waits"):
+        confirm.confirm(host, store, NEW)
+    confirm.refuse_second(host, store)
+    assert confirm.register(store, left.token, SELF) is None, "a guard that comes late"
+
+
+@pytest.mark.parametrize(
+    ("about", "back", "ends"),
+    [
+        ([2], {2}, True),
+        ([2], {2, 3}, True),
+        ([2, 3], {2}, False),
+        ([HOST_INDEX, 2], {2}, False),
+        (None, {2}, False),
+        (None, None, True),
+    ],
+)
+def test_a_rollback_of_all_it_is_about_ends_the_wait(
+    host: SimHost, store: Store, about: list[int] | None, back: set[int] | None, ends: bool
+) -> None:
+    arm(host, store, about)
+    confirm.cancel(store, back)
+    assert (store.pending.load() is None) == ends
+
+
 def test_too_late(host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     pending = arm(host, store)
     monkeypatch.setattr(confirm, "boottime", lambda: pending.deadline)
     with pytest.raises(RxlaneError, match="is gone.*rxlane rollback"):
         confirm.confirm(host, store, NEW)
+    with pytest.raises(RxlaneError, match="is gone; run `rxlane rollback`"):
+        confirm.refuse_second(host, store)
     monkeypatch.setattr(confirm, "start_of", lambda *_: SELF.started)
-    with pytest.raises(RxlaneError, match="too late: the originals come back"):
+    with pytest.raises(RxlaneError, match="not confirmed in time: its originals come back"):
         confirm.confirm(host, store, NEW)
+    with pytest.raises(RxlaneError, match="not confirmed in time: its originals come back"):
+        confirm.refuse_second(host, store)
 
 
 def test_second_apply_must_wait(host: SimHost, store: Store) -> None:

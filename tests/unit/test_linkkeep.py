@@ -23,10 +23,10 @@ from rxlane.model import Snapshot
 from rxlane.plan import HOST, TUNED, Plan
 from rxlane.policy import parse_mixed
 from rxlane.rollback import rollback
-from rxlane.session import Login
 from rxlane.sysfs import Sysfs
 from rxlane.tuned_compat import Adapter, Row
 from unit import simhost
+from unit.confirming import OLD, SELF
 from unit.simhost import SimHost
 
 INDEXES = {"eth0": 2, "eth1": 3}
@@ -288,13 +288,21 @@ def test_a_dead_tuned_takes_only_its_own_with_it(
 
 def test_waits_for_what_waits_to_be_confirmed(bench: Bench) -> None:
     bench.start_service("eth0", **POLL)
-    login = Login(1, 1, 1, 0, 1, 1)
-    pending = Pending("boot-1", "token", boottime() + 10**12, (2,), login)
+    pending = Pending("boot-1", "token", boottime() + 10**12, (2,), OLD, SELF)
     bench.store.pending.save(pending)
     bench.host.write_napi(8194, {"threaded": "on"})
     assert bench.look("eth0")
     assert bench.modes("eth0") == [0, 1, 2, 2]
     confirm.disarm(bench.store, pending)
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_waits_for_no_apply_that_never_had_a_guard(bench: Bench) -> None:
+    """Killed while it was to start; nobody would end the wait."""
+    bench.start_service("eth0", **POLL)
+    bench.store.pending.save(Pending("boot-1", "token", boottime() + 10**12, (2,), OLD))
+    bench.host.write_napi(8194, {"threaded": "on"})
     assert bench.look("eth0")
     assert bench.modes("eth0") == [0, 2, 2, 2]
 
