@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__, look, request, streams
@@ -306,6 +306,7 @@ def _rollback(args: argparse.Namespace) -> int:
         links = request.resolve(args.devices, kernel.observe(None, ()))
     devices = {link.name for link in links}
     _need_root()
+    released = True
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):
             streams.say(f"note: {note}")
@@ -315,9 +316,9 @@ def _rollback(args: argparse.Namespace) -> int:
         claims.release_tuned(store, kernel.boot_id())
     else:
         refuse_elsewhere(store, store.load(), kernel)
-        # First, or the services of .link files would put right what this brings back.
         mine = {link.ifindex for link in links} or None
-        claims.update(store, kernel.boot_id(), claims.without(mine))
+        # First, or the services of .link files would put right what this brings back.
+        released = _released(store, kernel.boot_id(), mine)
         done = rollback(kernel, store, devices or None, for_good=True)
         if not mine or not done.pending:
             confirm.cancel(store, mine)
@@ -326,7 +327,24 @@ def _rollback(args: argparse.Namespace) -> int:
     for line in done.pending:
         streams.say(f"not put back: {line}")
     streams.tell(f"{done.written} settings put back")
-    return 1 if done.pending else 0
+    return 0 if released and not done.pending else 1
+
+
+def _released(store: Store, boot_id: str, indexes: Collection[int] | None) -> bool:
+    """Take interfaces, None for all, from who lays them out; False where that cannot be noted.
+
+    A disk that is full or read-only keeps no original from coming back.
+    """
+    from rxlane import claims
+
+    try:
+        claims.update(store, boot_id, claims.without(indexes))
+    except RxlaneError as error:
+        if error.kind is not Kind.JOURNAL:
+            raise
+        streams.say(f"note: {error}; services of .link files may lay out again what comes back")
+        return False
+    return True
 
 
 def _orphaned(store: Store) -> bool:

@@ -12,11 +12,12 @@ import pytest
 
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Store
+from rxlane.journal import Claims, Sealed, Store
 from rxlane.plan import Journal
 from rxlane.rollback import rollback
 from unit import simhost
 from unit.asking import FULL, policy
+from unit.commands import Captured, root_of_a_host, run
 from unit.simhost import MemoryStore, SimHost
 
 
@@ -83,6 +84,28 @@ def test_the_first_apply_writes_twice() -> None:
     host, store = SimHost(simhost.whole(simhost.snapshot())), LastingStore(9, 0)
     apply(host, store, policy(**FULL))
     assert store.more == 7
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_claims_that_stay_keep_no_original_away(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    """Their file needs room where another interface stays claimed."""
+
+    def fail(held: Sealed[Any], *_: object) -> None:
+        raise RxlaneError(Kind.JOURNAL, f"{held.path.name} cannot be written: lost")
+
+    host, store = root_of_a_host(monkeypatch), Store(tmp_path / "state")
+    before = simhost.settings(host)
+    apply(host, store, policy(threaded="on"))
+    store.claims.save(Claims(host.boot_id(), (2, 3)))
+    monkeypatch.setattr(Sealed, "save", fail)
+    if read_only:
+        monkeypatch.setattr(Sealed, "remove", fail)
+    status, out, err = run(capsys, "rollback", "eth0", "--state", str(store.directory))
+    assert status == 1 and simhost.settings(host) == before
+    assert err.startswith("note: claims.json cannot be written: lost; services of .link files may")
+    assert "4 settings" in (err if read_only else out)
 
 
 def test_originals_come_back_from_a_read_only_file_system(
