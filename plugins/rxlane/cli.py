@@ -226,7 +226,8 @@ def _arm(
     called = {HOST: HOST_INDEX} | {link.name: link.ifindex for link in snapshot.links}
     scope = [index for name, index in called.items() if name in names] if links else None
     login = session.current(Sysfs())
-    return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start)
+    own = confirm.this_process()
+    return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start, own)
 
 
 def _confirm(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import UNCHANGED, Guard, Pending, Store, meaning
+from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX
@@ -73,10 +73,12 @@ def arm(
     seconds: int,
     devices: Collection[int] | None,
     start: Callable[[Store, str], None],
+    applier: Process | None = None,
 ) -> Pending:
     """Return once a guard waits, so that from here on the originals are sure to come back.
 
     devices: indexes, HOST_INDEX for the host, None for all. start: starts the guard for a token.
+    applier: the process whose lock is to keep no guard waiting.
     Raises KERNEL, with nothing left behind, when it does not get ready, and REFUSED where it could
     not see the devices or an earlier apply waits.
     """
@@ -85,7 +87,8 @@ def arm(
         raise RxlaneError(Kind.REFUSED, problem, remedy="apply without it here")
     scope = None if devices is None else tuple(sorted(devices))
     deadline = boottime() + seconds * 10**9
-    pending = Pending(kernel.boot_id(), os.urandom(8).hex(), deadline, scope, login)
+    token = os.urandom(8).hex()
+    pending = Pending(kernel.boot_id(), token, deadline, scope, login, applier=applier)
     try:
         with store.lock():
             # Whoever asked before the plan was made may have been overtaken since.
@@ -130,16 +133,29 @@ def _let_go(pending: Pending) -> None:
         wake(pending.guard)
 
 
-def wake(guard: Guard, sysfs: Sysfs | None = None) -> None:
+def this_process() -> Process:
+    return Process(os.getpid(), start_of(Sysfs(), os.getpid()) or 0)
+
+
+def wake(guard: Process) -> None:
     """Have the guard look whether anything still waits; one that is gone needs nothing."""
+    _send(guard, signal.SIGTERM)
+
+
+def end(applier: Process) -> None:
+    """Take the lock from an applier that hangs or is stopped; the journal has its originals."""
+    _send(applier, signal.SIGKILL)
+
+
+def _send(process: Process, number: signal.Signals) -> None:
     try:
-        descriptor = os.pidfd_open(guard.pid)
+        descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
     try:
         # The descriptor holds the process, so that what is compared is what is signalled.
-        if start_of(sysfs or Sysfs(), guard.pid) == guard.started:
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if start_of(Sysfs(), process.pid) == process.started:
+            signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         pass
     finally:
@@ -214,7 +230,7 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
     return {called[index] for index in pending.devices if index in called}
 
 
-def register(store: Store, token: str, guard: Guard | None, failure: str = "") -> Pending | None:
+def register(store: Store, token: str, guard: Process | None, failure: str = "") -> Pending | None:
     """Note in the record that a guard waits, or why none can; None when nothing waits.
 
     A failure is not noted where a guard was ready before: this one took its place. There the record

@@ -9,6 +9,7 @@ when the time comes: everything is imported, open and locked in memory before it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import shutil
@@ -20,12 +21,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from rxlane.confirm import boottime, expire, register
+from rxlane.confirm import boottime, end, expire, register, this_process
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Guard, Pending, Store
+from rxlane.journal import Pending, Store
 from rxlane.kernel import Kernel, Linux
-from rxlane.session import start_of
-from rxlane.sysfs import Sysfs
 
 PRIORITY = 99  # of SCHED_FIFO; policies may ask for 98 at most
 RETRY, RETRY_MOST = 1.0, 60.0  # seconds until what could not be put back is tried again
@@ -136,6 +135,10 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
         back = expire(kernel, store, pending)
     except (RxlaneError, OSError) as error:
         log(f"not confirmed, and the originals cannot be brought back yet: {error}")
+        busy = isinstance(error, RxlaneError) and error.kind is Kind.BUSY
+        if busy and pending.applier is not None:
+            with contextlib.suppress(OSError):
+                end(pending.applier)
         return False
     if back is None:
         return True
@@ -164,7 +167,7 @@ def _guard(state: str, token: str) -> int:
         # Whoever waits for it is told, and to be started again would not help. But after another
         # guard of this apply nobody waits: systemd tries once more.
         return 0 if noted is None or noted.guard is None else 1
-    own = Guard(os.getpid(), start_of(Sysfs(), os.getpid()) or 0)
+    own = this_process()
     pending = register(store, token, own)
     if pending is not None:
         if pending.guard != own:

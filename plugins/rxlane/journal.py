@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
 from rxlane.plan import Journal
 from rxlane.session import Login
-from rxlane.stored import FORMAT
+from rxlane.stored import FORMAT, LATER
 
 DIRECTORY = Path("/var/lib/rxlane")
 UNCHANGED = "nothing was changed"
@@ -33,8 +33,8 @@ LOCK_WAIT = 10.0  # seconds; an apply of hundreds of queues takes less
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """The process that waits; started as in session.start_of(), for pids are used again."""
+class Process:
+    """started: as in session.start_of(), for pids are used again."""
 
     pid: int
     started: int
@@ -45,8 +45,8 @@ class Pending:
     """An apply that is undone unless it is confirmed.
 
     deadline: nanoseconds of CLOCK_BOOTTIME. devices: indexes of the devices whose originals come
-    back, HOST_INDEX for the host's, None for all. guard is None until it is ready, failure says why
-    it never will be.
+    back, HOST_INDEX for the host's, None for all. guard: the process that waits, None until it is
+    ready; failure says why it never will be. applier: the process that applies.
     """
 
     boot_id: str
@@ -54,9 +54,10 @@ class Pending:
     deadline: int
     devices: tuple[int, ...] | None
     login: Login
-    guard: Guard | None = None
+    guard: Process | None = None
     failure: str = ""
     format: int = FORMAT
+    applier: Process | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

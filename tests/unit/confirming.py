@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 
 from rxlane import confirm
-from rxlane.journal import Guard, Store
+from rxlane.journal import Process, Store
 from rxlane.session import Login
 
 OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)
 NEW = Login(audit=6, newest=6, sid=200, tty=34817, started=2000, at=2100)
-SELF = Guard(os.getpid(), 1)  # started never fits, so that nobody is signalled
+SELF = Process(os.getpid(), 1)  # started never fits, so that nobody is signalled
 
 
 def ready(store: Store, token: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from rxlane import claims, cli, codec, confirm, guard, rtnetlink, sanitize
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Guard, Store
+from rxlane.journal import Process, Store
 from rxlane.model import Thread
 from unit import simhost
 from unit.commands import Captured, root_of_a_host, run
@@ -248,7 +248,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the process that waits, the record only says that there is one."""
 
     def start(store: Store, token: str) -> None:
-        confirm.register(store, token, Guard(os.getpid(), -1))
+        confirm.register(store, token, Process(os.getpid(), -1))
 
     monkeypatch.setattr(guard, "start", start)
 
@@ -260,6 +260,8 @@ def test_apply_that_waits(
     argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     status, out, _ = run(capsys, *argv, "--confirm", "60")
     assert status == 0 and out.splitlines()[1].startswith("undone in 60 s unless")
+    waits = Store(tmp_path / "state").pending.load()
+    assert waits is not None and waits.applier == confirm.this_process()
     for again in (argv, (*argv, "--confirm", "60")):
         status, _, err = run(capsys, *again)
         assert status == 2 and "waits to be confirmed" in err

@@ -16,7 +16,7 @@ import pytest
 from rxlane import confirm, guard
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Guard, Pending, Sealed, Store
+from rxlane.journal import Pending, Process, Sealed, Store
 from rxlane.plan import HOST_INDEX
 from rxlane.policy import parse_mixed, parse_section
 from rxlane.rollback import rollback
@@ -478,14 +478,44 @@ def test_woken_is_the_guard_and_nobody_else() -> None:
     try:
         started = start_of(Sysfs(), child.pid)
         assert started is not None
-        confirm.wake(Guard(child.pid, started + 1))
+        confirm.wake(Process(child.pid, started + 1))
         assert child.poll() is None
-        confirm.wake(Guard(child.pid, started))
+        confirm.wake(Process(child.pid, started))
         assert child.wait(10) == -signal.SIGTERM
-        confirm.wake(Guard(child.pid, started))
+        confirm.wake(Process(child.pid, started))
     finally:
         child.kill()
         child.wait()
+
+
+HOLDS_THE_LOCK = """
+import fcntl, os, signal, sys
+lock = os.open(sys.argv[1], os.O_RDWR)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_an_applier_that_is_stopped_keeps_no_original_away(
+    host: SimHost, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-Z, for example, in the login that the layout cut off."""
+    before, said = simhost.settings(host), list[str]()
+    pending = arm(host, store)
+    apply(host, store, policy(**FULL))
+    argv = [sys.executable, "-c", HOLDS_THE_LOCK, str(store.directory / "lock")]
+    child = subprocess.Popen(argv)
+    try:
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        monkeypatch.setattr("rxlane.journal.LOCK_WAIT", 0.0)
+        started = start_of(Sysfs(), child.pid) or 0
+        late = replace(pending, deadline=0, applier=Process(child.pid, started))
+        guard.wait(host, store, late, lambda _: child.wait(10) != 0, said.append)
+    finally:
+        child.kill()
+        child.wait()
+    assert simhost.settings(host) == before
+    assert "another rxlane holds" in said[0] and "17 settings put back" in said[1]
 
 
 def test_unit_outlives_its_starter(store: Store) -> None:
