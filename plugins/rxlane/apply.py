@@ -341,7 +341,7 @@ def _undo(
                 else:
                     store.save(old)
                 undo.clear()
-    except BaseException as again:
+    except (RxlaneError, OSError, KeyboardInterrupt) as again:
         error = again
         raise
     finally:
