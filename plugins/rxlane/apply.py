@@ -132,7 +132,7 @@ def _plan(
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
         plan = replace(plan, skips=(*plan.skips, *skips))
     classes.check(view, _returns(plan, whole))
-    return plan, stages.first_part(whole, view), folders
+    return plan, stages.first_part(whole, plan, view), folders
 
 
 def _returns(plan: Plan, whole: Carried) -> list[Change]:

@@ -31,7 +31,7 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import Link, Snapshot
-from rxlane.plan import WHOLE, Change, Target
+from rxlane.plan import WHOLE, Change, Plan, Target
 from rxlane.revert import Carried
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -41,14 +41,18 @@ from rxlane.settings import View
 ROUNDS = 4
 
 
-def first_part(carried: Carried, view: View) -> Carried:
-    """Return what is to be written before the host is looked at again."""
+def first_part(carried: Carried, plan: Plan, view: View) -> Carried:
+    """Return what is to be written before the host is looked at again.
+
+    What the plan wants of a queue that leaves is not: it would cost a round that the rest may need.
+    """
     resets = [c for c in carried.changes if c.target.item in RESET_ITEMS]
     if not resets:
         return carried
     goal = {c.target: c.after for c in resets}
-    present = (c for c in carried.changes if c.before is not None)
-    leaves = tuple(c for c in present if _leaves(view, goal, c.target))
+    own = set(plan.changes)
+    back = (c for c in carried.changes if c.before is not None and c not in own)
+    leaves = tuple(c for c in back if _leaves(view, goal, c.target))
     return replace(carried, changes=leaves or tuple(resets), returns=True)
 
 

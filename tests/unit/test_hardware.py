@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxlane import codec, policy
@@ -446,6 +446,22 @@ DEVICES = st.tuples(st.integers(1, 8), st.booleans(), st.booleans())
     KERNELS,
     st.lists(DEVICES, min_size=1, max_size=2),
     st.lists(OPTIONS, min_size=1, max_size=3),
+)
+# The queue that goes with its channels is planned elsewhere once its thread is as it was.
+@example(
+    (simhost.STOCK, False),
+    [(1, False, False)],
+    [
+        {
+            "channels": "2",
+            "threaded": "on",
+            "thread_cpus": "4-7",
+            "thread_nice": "-5",
+            "irq_cpus": "auto",
+            "rps": "auto",
+        },
+        {"thread_nice": "-5", "irq_cpus": "auto"},
+    ],
 )
 def test_any_channels_on_any_host_come_back(
     kernel: tuple[Capabilities, bool],
