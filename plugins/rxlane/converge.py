@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rxlane.apply import Applied
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.events import LOST, Event, Sources
 from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
 from rxlane.places import Folder
@@ -214,9 +214,10 @@ class Converger:
         # A device that has just gone, whose announcement is on its way, is no error.
         leaving = kind is Kind.NO_DEVICE and self._failures < LEAVING
         # More causes are no news while the outcome is the same.
-        if str(error) != self._said and not leaving:
-            self._log("error", f"{self._causes()}: {error}")
-            self._said = str(error)
+        said = "; ".join(with_notes(error))
+        if said != self._said and not leaving:
+            self._log("error", f"{self._causes()}: {said}")
+            self._said = said
         if self._changes and not kind.refused:
             self._earliest = self._clock() + RETRIES[min(self._failures, len(RETRIES) - 1)]
         if self._failures < len(RETRIES) and (not kind.refused or kind is Kind.NO_DEVICE):

@@ -87,6 +87,11 @@ class RxlaneError(Exception):
         return printable(text, LINE)
 
 
+def with_notes(error: BaseException) -> tuple[str, ...]:
+    """Return what to tell of an error: itself, and what was noted of it, such as a failed undo."""
+    return (str(error), *getattr(error, "__notes__", ()))
+
+
 def legible(text: str) -> str:
     """Return a piece of foreign text without control characters and halves of characters."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -15,7 +15,7 @@ import sys
 
 from rxlane import claims, streams
 from rxlane.converge import Converger, keep
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, with_notes
 from rxlane.events import Event, wake_up
 from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Linux
@@ -94,7 +94,7 @@ def main() -> int:
     try:
         serve(args.ifindex, Store(args.state), Sysfs())
     except (RxlaneError, OSError) as error:
-        log("error", str(error))
+        log("error", "; ".join(with_notes(error)))
         return 1
     return 0
 

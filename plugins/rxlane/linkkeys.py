@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rxlane import policy
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, with_notes
 from rxlane.items import COALESCE_ITEMS, RING_ITEMS
 from rxlane.options import Reader, similar
 from rxlane.policy import IRQ_LAYOUT, KINDS, Given
@@ -125,7 +125,7 @@ def _section(kind: str, device: str, properties: Mapping[str, str]) -> Given:
 def located(error: RxlaneError, name: str, value: str, where: Callable[[str], str]) -> RxlaneError:
     """Return the error as of a property in a file."""
     kind = KEYS[name].kind if name in KEYS else ""
-    return RxlaneError(
+    found = RxlaneError(
         error.kind,
         in_words(error.problem, kind),
         section=where(name),
@@ -135,6 +135,9 @@ def located(error: RxlaneError, name: str, value: str, where: Callable[[str], st
         queue=error.queue,
         remedy=error.remedy and in_words(error.remedy, kind),
     )
+    for note in with_notes(error)[1:]:
+        found.add_note(note)
+    return found
 
 
 def named(error: RxlaneError, own: Iterable[Given]) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from rxlane import claims
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -104,9 +104,8 @@ def _given(row: Row) -> Given:
 
 
 def _failure(error: Exception) -> Report:
-    notes = getattr(error, "__notes__", ())
     again = isinstance(error, RxlaneError) and error.kind.retry
-    return Report(False, (("error", str(error)), *(("error", note) for note in notes)), again)
+    return Report(False, tuple(("error", text) for text in with_notes(error)), again)
 
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:

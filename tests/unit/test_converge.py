@@ -190,6 +190,20 @@ def test_failures_are_tried_again_and_said_once(bench: Bench) -> None:
     assert bench.host.links["eth0"].napis[1].threaded == 1
 
 
+def test_an_undo_that_failed_is_told(bench: Bench) -> None:
+    lose(bench.host)
+    first = bench.host.writes
+
+    def refuse() -> None:
+        if bench.host.writes > first + 1:
+            raise RxlaneError(Kind.KERNEL, "not now")
+
+    bench.host.on_write = refuse
+    bench.happens(UP)
+    ((level, text),) = bench.log
+    assert level == "error" and "not now; undo failed, `rxlane rollback` tries again: eth0" in text
+
+
 def test_more_causes_of_the_same_failure_are_no_news(bench: Bench) -> None:
     lose(bench.host)
     bench.host.on_write = lambda: _raise(RxlaneError(Kind.KERNEL, "not now"))

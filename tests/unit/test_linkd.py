@@ -101,9 +101,11 @@ def test_ends_when_the_interface_stays_away(stop: tuple[Stop, list[int]]) -> Non
 def test_a_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     def fail(*_: object) -> None:
-        raise OSError("no luck")
+        error = OSError("no luck")
+        error.add_note("undo failed")
+        raise error
 
     monkeypatch.setattr(linkd, "serve", fail)
     monkeypatch.setattr("sys.argv", ["rxlane-link", "7", "--state", str(tmp_path)])
     assert linkd.main() == 1
-    assert capsys.readouterr().err == "<3>no luck\n"
+    assert capsys.readouterr().err == "<3>no luck; undo failed\n"

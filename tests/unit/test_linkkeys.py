@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxlane import linkkeys, policy, udevdb
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.linkkeys import KEYS, OF_HOST, OF_SYSTEMD
 from rxlane.sysfs import Sysfs
 
@@ -149,6 +149,12 @@ def test_a_refusal_is_traced_to_its_property() -> None:
     assert linkkeys.named(refused, sections) == ("NAPI_THREAD_CPUS", " 99 ")
     refused.option = "rps"
     assert linkkeys.named(refused, sections) is None
+
+
+def test_a_failed_undo_is_told_with_the_property() -> None:
+    error = RxlaneError(Kind.KERNEL, "not now")
+    error.add_note("undo failed")
+    assert with_notes(linkkeys.located(error, "NAPI_RPS", "auto", str))[1:] == ("undo failed",)
 
 
 @pytest.mark.parametrize("name", ["NAPI_IRQ_THREADED", "NAPI_IRQ_SUSPEND_TIMEOUT"])
