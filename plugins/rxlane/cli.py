@@ -320,7 +320,7 @@ def _rollback(args: argparse.Namespace) -> int:
         mine = {link.ifindex for link in links} or None
         # First, or the services of .link files would put right what this brings back.
         released = _released(store, kernel.boot_id(), mine)
-        done = rollback(kernel, store, devices or None, for_good=True)
+        done = rollback(kernel, store, devices or None, for_good=True, forget=not devices)
         if not mine or not done.pending:
             confirm.cancel(store, mine)
     for note in done.notes:

@@ -216,9 +216,21 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
         if found is None or found.token != mine.token:
             return None
         done = bring_back(kernel, store, _names(kernel, mine), for_good=True)
+        done = replace(done, pending=(*done.pending, *_away(done, mine)))
         if not done.pending:
             store.pending.remove()
         return done
+
+
+def _away(done: RolledBack, pending: Pending) -> list[str]:
+    """Return a line for each device of the apply that is not here and may come back."""
+    names = (
+        name
+        for index, name in done.away
+        # Below zero where another device has its index meanwhile, see found_again().
+        if pending.devices is None or abs(index) in pending.devices
+    )
+    return [f"{name}: not here; if it is gone for good, run `rxlane rollback`" for name in names]
 
 
 def _names(kernel: Kernel, pending: Pending) -> set[str] | None:

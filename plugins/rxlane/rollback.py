@@ -30,11 +30,14 @@ from rxlane.writing import missing, nearest, put_back
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """written: settings put back. pending: settings that wait in the journal, with the reason."""
+    """written: settings put back. pending: settings that wait in the journal, with the reason.
+    away: index and name of the devices that are not here and whose originals are kept.
+    """
 
     written: int
     pending: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    away: tuple[tuple[int, str], ...] = ()
 
 
 def rollback(
@@ -43,15 +46,17 @@ def rollback(
     devices: Container[str] | None = None,
     items: Collection[str] | None = None,
     for_good: bool = False,
+    forget: bool = False,
 ) -> RolledBack:
     """Bring the journal's originals back, for some devices and settings or all.
 
-    What cannot be written now (device down, queue gone) stays in the journal for the next
-    rollback. What belongs to a device that is not there is forgotten when all devices are meant.
-    for_good: whoever keeps the layout is to give it up, though it may not be known to this process.
+    What cannot be written now (device down or away, queue gone) stays in the journal for the next
+    rollback. for_good: whoever keeps the layout is to give it up, though it may not be known to
+    this process. forget: the operator says that devices which are away need their originals no
+    more.
     """
     with store.lock():
-        return bring_back(kernel, store, devices, items, for_good)
+        return bring_back(kernel, store, devices, items, for_good, forget)
 
 
 def bring_back(
@@ -60,6 +65,7 @@ def bring_back(
     devices: Container[str] | None = None,
     items: Collection[str] | None = None,
     for_good: bool = False,
+    forget: bool = False,
 ) -> RolledBack:
     """rollback() for a caller who holds the lock."""
     journal, notes = load_current(store, kernel)
@@ -87,9 +93,7 @@ def bring_back(
     # Whose channels or rings are still to come back loses by it what has come back already.
     foreign = {e.device for e in others if e.item in RESET_ITEMS}
     resetting = foreign | {t.device for t in waiting if t.item in RESET_ITEMS}
-    away = dormant(journal.entries, before.links)
-    if devices is None:
-        away = tuple(e for e in away if items is not None and e.item not in items)
+    away = () if forget else dormant(journal.entries, before.links)
     kept = tuple(
         e if e in others else replace(e, after=None)
         for e in here
@@ -102,7 +106,8 @@ def bring_back(
         notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
     reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in foreign)
     rounded = (f"{target}: {what}" for target, what in near.items())
-    return RolledBack(written, reasons, (*notes, *failed, *rounded))
+    missed = tuple(sorted({(e.ifindex, e.device) for e in away}))
+    return RolledBack(written, reasons, (*notes, *failed, *rounded), missed)
 
 
 def _look(

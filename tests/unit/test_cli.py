@@ -224,6 +224,17 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert (status, json.loads(out)) == (0, {"applied": False, "waiting": 0, "settings": []})
 
 
+def test_a_full_rollback_forgets_devices_that_are_away(
+    host: SimHost, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The operator says so by it; nobody else does."""
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    del host.links["eth0"]
+    status, _, err = run(capsys, "rollback", *state(tmp_path))
+    assert status == 0 and "of devices that are gone were forgotten" in err
+    assert Store(tmp_path / "state").load() is None
+
+
 def test_what_could_not_be_had_is_said_again(
     host: SimHost, capsys: Captured, tmp_path: Path
 ) -> None:

@@ -374,6 +374,35 @@ def test_guard_tries_again(host: SimHost, store: Store) -> None:
     assert simhost.settings(host) == before and "interface is down" in said[0]
 
 
+@pytest.mark.parametrize("devices", [None, [2]])
+def test_guard_waits_for_a_device_that_is_away(store: Store, devices: list[int] | None) -> None:
+    """As one that is in a container's network namespace at the deadline, and comes back."""
+    host = SimHost(simhost.snapshot(simhost.link(), TWO))
+    before, said, waits = simhost.settings(host), list[str](), list[float]()
+    pending = replace(arm(host, store, devices), deadline=0)
+    apply(host, store, policy("eth0", **FULL), ["eth0"])
+    away = host.links.pop("eth0")
+
+    def sleep(seconds: float) -> bool:
+        waits.append(seconds)
+        host.links["eth0"] = away
+        return False
+
+    guard.wait(host, store, pending, sleep, said.append)
+    assert len(waits) == 1 and "eth0: not here; if it is gone for good" in said[0]
+    assert simhost.settings(host) == before
+    assert store.pending.load() is None and store.load() is None
+
+
+def test_guard_waits_for_no_other_device(store: Store) -> None:
+    host = SimHost(simhost.snapshot(simhost.link(), TWO))
+    apply(host, store, policy("eth0", **FULL), ["eth0"])
+    pending = arm(host, store, [3])
+    del host.links["eth0"]
+    done = confirm.expire(host, store, pending)
+    assert done is not None and done.pending == () and store.pending.load() is None
+
+
 def test_guard_reports_what_it_cannot_do(host: SimHost, store: Store) -> None:
     before, said = simhost.settings(host), list[str]()
     pending = arm(host, store)

@@ -98,3 +98,18 @@ def test_device_that_is_down_at_rollback_is_a_warning(tmp_path: Path) -> None:
     host.set_down("eth0")
     report = work.rollback()
     assert not report.ok and "interface is down" in report.lines[0][1]
+
+
+@pytest.mark.parametrize("kind", [None, "napi"])
+def test_originals_of_a_device_that_is_away_wait(tmp_path: Path, kind: str | None) -> None:
+    """Switched off, and on again, while the device is in another network namespace."""
+    two = simhost.link("eth1", ifindex=3, base=9000)
+    host = SimHost(simhost.snapshot(simhost.link(), two))
+    before = simhost.settings(host)
+    work = adapter(tmp_path, host)
+    assert work.apply([row(threaded="on")]).ok
+    away = host.links.pop("eth0")
+    assert work.rollback(kind=kind).ok
+    host.links["eth0"] = away
+    assert work.apply([row(threaded="on")]).ok and work.rollback().ok
+    assert simhost.settings(host) == before and work.store.load() is None
