@@ -24,7 +24,7 @@ def load(store: Store, boot_id: str) -> Claims:
     try:
         found = store.claims.load()
     except RxlaneError:
-        found = None
+        return Claims(boot_id, released=())
     return found if found is not None and found.boot_id == boot_id else Claims(boot_id)
 
 
@@ -35,15 +35,25 @@ def update(store: Store, boot_id: str, change: Change) -> Claims:
         new = change(old)
         if new == old:
             return old
-        if new.links or new.tuned:
+        if new.links or new.tuned or new.released:
             store.claims.save(new)
         else:
             store.claims.remove()
         return new
 
 
+def lost(found: Claims, ifindex: int) -> bool:
+    """True where an interface may have been in a file that was damaged."""
+    known = (*found.links, *(found.released or ()))
+    return found.released is not None and ifindex not in known
+
+
 def with_link(ifindex: int) -> Change:
-    return lambda old: replace(old, links=tuple(sorted({*old.links, ifindex})))
+    def change(old: Claims) -> Claims:
+        released = old.released and tuple(i for i in old.released if i != ifindex)
+        return replace(old, links=tuple(sorted({*old.links, ifindex})), released=released)
+
+    return change
 
 
 def without_link(ifindex: int) -> Change:
@@ -56,7 +66,12 @@ def without(gone: Collection[int] | None) -> Change:
     def left(indexes: tuple[int, ...]) -> tuple[int, ...]:
         return () if gone is None else tuple(i for i in indexes if i not in gone)
 
-    return lambda old: replace(old, links=left(old.links), tuned=left(old.tuned))
+    def change(old: Claims) -> Claims:
+        known = gone is not None and old.released is not None
+        released = tuple(sorted({*(old.released or ()), *(gone or ())})) if known else None
+        return replace(old, links=left(old.links), tuned=left(old.tuned), released=released)
+
+    return change
 
 
 def with_tuned(indexes: Iterable[int]) -> Change:

@@ -62,12 +62,17 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Indexes of the interfaces that are laid out by their .link files, and by TuneD's profile."""
+    """Indexes of the interfaces that are laid out by their .link files, and by TuneD's profile.
+
+    released: None, or since a damaged file was replaced those that a rollback took from whoever had
+    them: of all others a claim may have been lost.
+    """
 
     boot_id: str
     links: tuple[int, ...] = ()
     tuned: tuple[int, ...] = ()
     format: int = FORMAT
+    released: tuple[int, ...] | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

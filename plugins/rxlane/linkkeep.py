@@ -16,7 +16,7 @@ from rxlane.converge import Choose, Log
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
 from rxlane.items import FLOW_ENTRIES
-from rxlane.journal import Store
+from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
 from rxlane.plan import HOST, Plan
 from rxlane.policy import FLOW_STEERING, Given
@@ -62,8 +62,8 @@ class KeptLink:
         self._given: tuple[Given, ...] = ()
         self._links: tuple[int, ...] = (ifindex,)
 
-    def claim(self) -> None:
-        claims.update(self._store, self._boot_id, claims.with_link(self._ifindex))
+    def claim(self) -> Claims:
+        return claims.update(self._store, self._boot_id, claims.with_link(self._ifindex))
 
     def relevant(self, event: Event) -> bool:
         """True for what may move the interface's lanes: its own news and its neighbours'."""
@@ -72,6 +72,9 @@ class KeptLink:
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan and write; None once somebody rolled it back or the properties are gone."""
         found = claims.load(self._store, self._boot_id)
+        if claims.lost(found, self._ifindex):
+            self._log("warning", f"{self._store.claims.path} was damaged: claimed anew")
+            found = self.claim()
         self._links = found.links
         if self._ifindex not in found.links:
             return None

@@ -392,6 +392,30 @@ def test_claims_of_another_boot_and_damaged_ones_say_nothing(bench: Bench) -> No
     assert not bench.store.claims.path.exists()
 
 
+def test_damaged_claims_end_nobody(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    bench.store.claims.path.write_text("{")
+    assert bench.look("eth0") and bench.look("eth1")
+    assert claims.load(bench.store, "boot-1").links == (2, 3)
+    assert [text.rpartition("/")[2] for _, text in bench.log] == [
+        "claims.json was damaged: claimed anew"
+    ] * 2
+    bench.services["eth1"].end(bench.names)
+    assert bench.look("eth0") and claims.load(bench.store, "boot-1").links == (2,)
+
+
+@pytest.mark.parametrize("gone", [{2}, None])
+def test_a_rollback_ends_services_also_after_damage(bench: Bench, gone: set[int] | None) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    bench.store.claims.path.write_text("{")
+    claims.update(bench.store, "boot-1", claims.without(gone))
+    assert not bench.look("eth0") and bench.look("eth1") == (gone is not None)
+    bench.start_service("eth0", **POLL)
+    assert bench.look("eth0") and 2 in claims.load(bench.store, "boot-1").links
+
+
 OFFERED = {
     "NAPI_THREADED": st.sampled_from(["on", "off", "busy-poll@1-", "on@0,busy-poll@2-"]),
     "NAPI_MANAGEMENT_QUEUES": st.sampled_from(["0", "1"]),
