@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from rxlane import claims, streams
+from rxlane import streams
 from rxlane.converge import Converger, keep
 from rxlane.errors import RxlaneError, with_notes
 from rxlane.events import Event, wake_up
@@ -80,7 +80,7 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> None:
                 log("warning", f"not put back: {line}")
             log("info", f"{done.written} settings put back")
         elif stop.gone:
-            claims.update(store, kernel.boot_id(), claims.without_link(ifindex))
+            kept.release()
             log("info", "the interface is gone")
     finally:
         sources.close()

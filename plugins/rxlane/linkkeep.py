@@ -15,10 +15,10 @@ from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Log
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
-from rxlane.items import FLOW_ENTRIES
+from rxlane.items import FLOW_ENTRIES, RFS
 from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
-from rxlane.plan import HOST, Plan
+from rxlane.plan import HOST, HOST_INDEX, Plan
 from rxlane.policy import FLOW_STEERING, Given
 from rxlane.rollback import RolledBack, rollback
 from rxlane.sysfs import Sysfs
@@ -56,7 +56,8 @@ class KeptLink:
         self._here = here
         self._anew = anew
         self._yielded = False
-        self._flows = False  # the host's flow table is there for this interface
+        # The host's flow table is there for this interface; None before the first look.
+        self._flows: bool | None = None
         self._boot_id = kernel.boot_id()
         self._told: dict[str, Sequence[str]] = {}  # by level, what the last look had to say
         self._given: tuple[Given, ...] = ()
@@ -64,6 +65,13 @@ class KeptLink:
 
     def claim(self) -> Claims:
         return claims.update(self._store, self._boot_id, claims.with_link(self._ifindex))
+
+    def release(self) -> None:
+        """Claim the interface no longer; on a full disk the claim goes with this boot."""
+        try:
+            claims.update(self._store, self._boot_id, claims.without_link(self._ifindex))
+        except RxlaneError as error:
+            self._log("warning", f"the claim on the interface stays: {error}")
 
     def relevant(self, event: Event) -> bool:
         """True for what may move the interface's lanes: its own news and its neighbours'."""
@@ -84,9 +92,7 @@ class KeptLink:
         if known is None or name is None:
             return Applied.nothing()
         if not linkkeys.given(known):
-            self._log("info", f"{name} has no {linkkeys.PREFIX}... properties any more")
-            self.end(present)
-            return None
+            return self._leave(name, present)
         before, self._given = self._given, self._own(name, known)
         yielded, self._yielded = self._yielded, self._yields()
         if self._yielded:
@@ -94,6 +100,7 @@ class KeptLink:
         if yielded or before != self._given:
             self._anew()
         try:
+            self._know_flows()
             done = self._write(name, present, choose)
             self._tell(done.plan)
             if self._steers(self._given):
@@ -181,13 +188,32 @@ class KeptLink:
         )
         return mine if choose is None else choose(mine)
 
+    def _leave(self, name: str, present: Names) -> Applied | None:
+        """Give up the interface, which asks for nothing; None once nothing of it waits any more."""
+        self._given = ()
+        gone = f"{name} has no {linkkeys.PREFIX}... properties any more"
+        self._say("info", [gone])
+        done = self._bring_back(present)
+        self._say("info", [gone, *done.notes])
+        self._say("warning", [f"not put back: {line}" for line in done.pending])
+        if done.pending:
+            return Applied.nothing()
+        self.release()
+        return None
+
     def end(self, present: Names) -> RolledBack:
         """Give the interface up: its originals come back, unless another one has it."""
-        mine = not self._yields()
-        claims.update(self._store, self._boot_id, claims.without_link(self._ifindex))
+        try:
+            return self._bring_back(present)
+        finally:
+            # Last, for it needs room on the disk, which the originals do not wait for.
+            self.release()
+
+    def _bring_back(self, present: Names) -> RolledBack:
         name = present.get(self._ifindex)
-        if name is None or not mine:
+        if name is None or self._yields():
             return RolledBack(0)
+        self._know_flows()
         done = rollback(self._kernel, self._store, {name})
         flows = self._leave_flows()
         return RolledBack(
@@ -198,10 +224,21 @@ class KeptLink:
 
     def _leave_flows(self) -> RolledBack:
         """Bring the host's flow table back, unless TuneD or another interface has use for it."""
-        mine, self._flows = self._flows, False
-        if not mine or claims.load(self._store, self._boot_id).tuned:
+        if not self._flows or claims.load(self._store, self._boot_id).tuned:
+            self._flows = False
             return RolledBack(0)
-        return rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
+        done = rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
+        self._flows = False
+        return done
+
+    def _know_flows(self) -> None:
+        """Learn from the journal whether one that was killed had the table written for this."""
+        if self._flows is not None:
+            return
+        journal = self._store.load()
+        entries = () if journal is None or journal.boot_id != self._boot_id else journal.entries
+        known = {(e.ifindex, e.item) for e in entries}
+        self._flows = known >= {(HOST_INDEX, FLOW_ENTRIES), (self._ifindex, RFS)}
 
     @staticmethod
     def _steers(sections: Sequence[Given]) -> bool:

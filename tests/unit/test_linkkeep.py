@@ -3,26 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rxlane import claims, cli, confirm, udevdb
+from rxlane import claims, cli, confirm, linkkeep, udevdb
 from rxlane.apply import apply
 from rxlane.confirm import boottime
-from rxlane.errors import RxlaneError
+from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
-from rxlane.journal import Pending, Store
+from rxlane.journal import Pending, Sealed, Store
 from rxlane.linkkeep import KeptLink
 from rxlane.model import Snapshot
 from rxlane.plan import HOST, TUNED, Plan
 from rxlane.policy import parse_mixed
-from rxlane.rollback import rollback
+from rxlane.rollback import RolledBack, rollback
+from rxlane.session import Login
 from rxlane.sysfs import Sysfs
 from rxlane.tuned_compat import Adapter, Row
 from unit import simhost
@@ -63,6 +66,11 @@ class Bench:
         (self.root / FILE[1:]).write_text("[Link]\n" + "".join(f"Property={n}=\n" for n in found))
 
     def start_service(self, device: str, **found: str) -> None:
+        self.claim(device, **found)
+        self.look(device)
+
+    def claim(self, device: str, **found: str) -> None:
+        """Start a service that has not looked yet."""
         self.properties(device, **found)
         service = KeptLink(
             *(self.host, self.store, Sysfs(self.root), INDEXES[device]),
@@ -72,7 +80,6 @@ class Bench:
         )
         service.claim()
         self.services[device] = service
-        self.look(device)
 
     def _other(self) -> None:
         self.anew += 1
@@ -414,6 +421,83 @@ def test_a_rollback_ends_services_also_after_damage(bench: Bench, gone: set[int]
     assert not bench.look("eth0") and bench.look("eth1") == (gone is not None)
     bench.start_service("eth0", **POLL)
     assert bench.look("eth0") and 2 in claims.load(bench.store, "boot-1").links
+
+
+def busy(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Another rxlane has the lock at the service's rollback of this number."""
+    left = [number]
+
+    def late(*args: Any) -> RolledBack:
+        left[0] -= 1
+        if left[0] == 0:
+            raise RxlaneError(Kind.BUSY, "another rxlane holds the lock", remedy="try again")
+        return rollback(*args)
+
+    monkeypatch.setattr(linkkeep, "rollback", late)
+
+
+def test_without_properties_while_the_interface_is_down(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.set_down("eth0")
+    bench.properties("eth0")
+    assert bench.look("eth0") and bench.look("eth0")
+    (line,) = [text for _, text in bench.log if "eth0/rx1/threaded" in text]
+    assert line.startswith("not put back: ")
+    bench.host.set_up("eth0", shift=0)
+    assert bench.services["eth0"].relevant(Event("went up", "eth0", 2))
+    assert not bench.look("eth0")
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.store.load() is None
+
+
+def test_properties_that_come_back_meanwhile(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.set_down("eth0")
+    bench.properties("eth0")
+    assert bench.look("eth0")
+    bench.properties("eth0", **POLL)
+    bench.host.set_up("eth0")
+    assert bench.look("eth0") and bench.modes("eth0") == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("number", [1, 2])  # of the interface, and of the flow table after it
+def test_without_properties_it_ends_once_the_originals_are_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    bench.start_service("eth0", **POLL, NAPI_RFS="4096")
+    bench.properties("eth0")
+    busy(monkeypatch, number)
+    with pytest.raises(RxlaneError, match="another rxlane"):
+        bench.look("eth0")
+    assert not bench.look("eth0")
+    assert same(bench.host.observe(), bench.start) and bench.store.load() is None
+    assert not bench.store.claims.path.exists()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_killed_one_leaves_no_flow_table(bench: Bench, stopped: bool) -> None:
+    """It starts again, and finds other properties or is stopped before it looks."""
+    bench.start_service("eth0", NAPI_RFS="4096")
+    bench.claim("eth0", NAPI_THREADED="on")
+    assert stopped or bench.look("eth0")
+    bench.services["eth0"].end(bench.names)
+    assert same(bench.host.observe(), bench.start) and bench.store.load() is None
+
+
+def test_stopped_on_a_disk_that_takes_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+
+    def fail(*_: object) -> None:
+        raise RxlaneError(Kind.JOURNAL, "cannot be written: No space left on device")
+
+    monkeypatch.setattr(Sealed, "save", fail)
+    monkeypatch.setattr(Sealed, "remove", fail)
+    with contextlib.suppress(RxlaneError):  # of the journal
+        bench.services["eth0"].end(bench.names)
+    assert bench.modes("eth0") == [0, 0, 0, 0]
+    assert bench.log[-1][0] == "warning" and "claim on the interface stays" in bench.log[-1][1]
 
 
 OFFERED = {
