@@ -6,11 +6,10 @@ Imports nothing of TuneD: the plugins hand over plain values and log what a Repo
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rxlane import claims
@@ -137,8 +136,7 @@ class Adapter:
         try:
             done = self._write(self.policy(rows), None)
         except (RxlaneError, OSError) as error:
-            self._release()
-            return _failure(error)
+            return self._released(_failure(error))
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
         count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
@@ -164,10 +162,17 @@ class Adapter:
         others = claims.Others(self.store, kernel)
         return apply(kernel, self.store, policy, others, owner=TUNED, choose=choose)
 
-    def _release(self) -> None:
-        """Leave every device to its .link file; what cannot be noted is found at the next apply."""
-        with contextlib.suppress(RxlaneError, OSError):
+    def _released(self, report: Report) -> Report:
+        """Leave every device to its .link file, unless what the report is of is tried again."""
+        if report.again:
+            return report
+        try:
             claims.release_tuned(self.store, self._open_kernel().boot_id())
+        except (RxlaneError, OSError) as error:
+            failed = _failure(error)
+            lines = (*report.lines, ("warning", f"services of .link files still yield: {error}"))
+            return replace(report, lines=lines, again=failed.again)
+        return report
 
     def verify(
         self, rows: Iterable[Row], devices: Collection[str], kind: str | None = None
@@ -207,16 +212,18 @@ class Adapter:
 
     def rollback(self, devices: Collection[str] | None = None, kind: str | None = None) -> Report:
         """Bring originals back for some devices and one kind of section, or all there are."""
-        items = None if kind is None else ITEMS[kind]
+        report = self._rolled_back(devices, None if kind is None else ITEMS[kind])
+        return self._released(report) if devices is None and kind is None else report
+
+    def _rolled_back(
+        self, devices: Collection[str] | None, items: Collection[str] | None
+    ) -> Report:
         try:
             kernel = self._open_kernel()
             others = claims.others(self.store, kernel) if devices is None else devices
             done = rollback(kernel, self.store, others, items)
         except (RxlaneError, OSError) as error:
             return _failure(error)
-        finally:
-            if devices is None and kind is None:
-                self._release()
         lines = [("info", note) for note in done.notes]
         lines += [("warning", f"not put back: {line}") for line in done.pending]
         count = f"{done.written} settings put back"

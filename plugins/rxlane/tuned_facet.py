@@ -53,17 +53,25 @@ class Joint:
         """Write the plan of all facets; None when that is done already."""
         with self._lock:
             self._live.add((kind, name))
-            rows = self._rows()
-            if rows == self._applied:
-                return None
-            report = self._adapter.apply(rows)
-            # Who else held the lock is gone when the next instance is applied.
-            self._applied = None if report.again else rows
-            if report.ok:
-                self._keeper.hold(rows)
-            else:
-                self._keeper.pause()
-            return report
+            return None if self._rows() == self._applied else self._done(self._write)
+
+    def _write(self) -> Report:
+        rows = self._rows()
+        report = self._adapter.apply(rows)
+        # Who else held the lock may be gone when the next instance is applied.
+        self._applied = None if report.again else rows
+        if report.ok:
+            self._keeper.hold(rows)
+        else:
+            self._keeper.pause()
+        return report
+
+    def _done(self, attempt: Callable[[], Report]) -> Report:
+        """Do something, and again later where another rxlane is in the way: TuneD does not."""
+        report = attempt()
+        if report.again:
+            self._keeper.retry(attempt)
+        return report
 
     def verify(self, kind: str, devices: set[str]) -> Report:
         with self._lock:
@@ -80,7 +88,7 @@ class Joint:
             self._applied = None
             if not self._live:
                 self._keeper.end()
-                return self._adapter.rollback()
+                return self._done(self._adapter.rollback)
             rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
             self._keeper.hold_later(tuple(rest))
             others = any(live == kind for live, _ in self._live)

@@ -19,7 +19,7 @@ from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
 from rxlane.errors import LINE, Kind, RxlaneError, printable
 from rxlane.events import APPLIED, Event, Sources, wake_up
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned_compat import Adapter, Report, Row
 from rxlane.watch import Kept
 
 # Seconds after an instance was taken down: TuneD takes down those of a profile one by one, and
@@ -88,6 +88,21 @@ class Keeper:
         if self._rows:
             self._wait(self._delay, self._go_on)
             self._delay = min(2 * self._delay, AGAIN_MOST)
+
+    def retry(self, attempt: Callable[[], Report]) -> None:
+        """Do later what another rxlane is in the way of, unless TuneD wants something else then."""
+        self.log("info", "it is tried again until it can be done")
+        self._delay = AGAIN
+        self._wait(self._delay, lambda: self._tried(attempt))
+
+    def _tried(self, attempt: Callable[[], Report]) -> None:
+        report = attempt()
+        if report.again:
+            self._delay = min(2 * self._delay, AGAIN_MOST)
+            self._wait(self._delay, lambda: self._tried(attempt))
+            return
+        for line in report.lines:
+            self.log(*line)
 
     def pause(self) -> None:
         """Keep nothing until the next hold()."""

@@ -113,8 +113,9 @@ class Host:
         off = root / "usr/libexec/rxlane/profile-off"
         off.write_text(self.below((DEBIAN.parent / "profile-off").read_text()))
         off.chmod(0o755)
-        for name in ("tuned-adm", "rxlane", "systemctl"):
+        for name in ("rxlane", "systemctl"):
             self.command(name, 0)
+        self.command("tuned-adm", 0, f"rm -f {root}/etc/tuned/*_profile")
         (root / "proc/sys/kernel/random/boot_id").write_text("this\n")
         self.python()
 
@@ -137,9 +138,9 @@ PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
             text = text.replace(top, str(self.root) + top)
         return text
 
-    def command(self, name: str, code: int) -> None:
+    def command(self, name: str, code: int, does: str = ":") -> None:
         path = self.root / "bin" / name
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\n{does}\nexit {code}\n')
         path.chmod(0o755)
 
     def profile(self, name: str, text: str, place: str = "usr/lib") -> None:
@@ -158,11 +159,25 @@ PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
     def journal(self) -> None:
         (self.root / "var" / "lib" / "rxlane" / "journal.json").write_text("{}")
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+
+    def profile_off(self) -> tuple[int, str]:
+        """Run what both packages' scripts call; its exit status and complaints."""
+        done = subprocess.run(
+            [self.root / "usr/libexec/rxlane/profile-off"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
     def script(self, name: str, *arguments: str) -> list[str]:
         """Run a maintainer script on this host; what it called."""
         text = self.below((DEBIAN / name).read_text())
-        environment = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
-        subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=environment)
+        subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=self.environment)
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -261,6 +276,17 @@ def test_journal_undoes_what_tuned_cannot(host: Host) -> None:
     host.journal()
     calls = host.script("tuned-profiles-rxlane.prerm", "remove")
     assert calls == ["tuned-adm off", "rxlane rollback"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_is_left_is_told(host: Host, left: bool) -> None:
+    """As where another rxlane had the lock when TuneD switched the profile off."""
+    host.activate("net-low-latency")
+    host.wrote(after=1 if left else None)
+    status, said = host.profile_off()
+    assert status == int(left) and ("rxlane rollback" in said) == left
+    assert said.count("\n") == int(left)
+    assert host.script("tuned-profiles-rxlane.prerm", "remove")[0] == "tuned-adm off"
 
 
 def test_tuned_brings_back_what_a_dead_one_left() -> None:

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rxlane import rtnetlink, tuned_keep
+from rxlane import claims, journal, rtnetlink, tuned_keep
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import APPLIED, Event, Links, Sources
 from rxlane.journal import Store
@@ -444,3 +445,61 @@ def test_without_a_log_nothing_breaks(daemon: Daemon, monkeypatch: pytest.Monkey
     monkeypatch.setattr(keeper, "_wait", lambda seconds, then: waits.append(seconds))
     keeper.hold(daemon.rows)
     assert waits == [1.0] and daemon.log == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.05)
+    monkeypatch.setattr(journal, "LOCK_WAIT", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_applied_once_another_rxlane_is_done(daemon: Daemon) -> None:
+    with Store(daemon.store.directory).lock():
+        report = daemon.joint.apply("napi", "napi")
+        assert report is not None and not report.ok
+        time.sleep(0.2)
+    assert until(lambda: len(daemon.sources) == 1) and daemon.off() == {1} and put_right(daemon)
+    assert daemon.log[0] == ("info", "it is tried again until it can be done")
+    assert "settings written" in daemon.log[1][1]
+    assert daemon.joint.apply("napi", "napi") is None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_switched_off_once_another_rxlane_is_done(daemon: Daemon, host: SimHost) -> None:
+    before = simhost.settings(host)
+    daemon.joint.apply("napi", "napi")
+    with Store(daemon.store.directory).lock():
+        assert not daemon.joint.unapply("napi", "napi", {"eth0"}).ok
+        assert daemon.off() == {1}
+    assert until(lambda: "settings put back" in daemon.log[-1][1])
+    assert simhost.settings(host) == before and daemon.store.claims.load() is None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_new_profile_takes_the_place_of_what_is_tried_again(daemon: Daemon) -> None:
+    daemon.joint.apply("napi", "napi")
+    with Store(daemon.store.directory).lock():
+        daemon.joint.unapply("napi", "napi", {"eth0"})
+    daemon.joint.apply("napi", "napi")
+    time.sleep(0.3)
+    assert daemon.off() == {1} and put_right(daemon)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_services_get_their_interfaces_once_another_rxlane_is_done(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, tries = claims.release_tuned, list[str]()
+
+    def late(*args: Any) -> None:
+        tries.append("")
+        if len(tries) == 1:
+            raise RxlaneError(Kind.BUSY, "another rxlane holds the lock", remedy="try again")
+        release(*args)
+
+    monkeypatch.setattr(claims, "release_tuned", late)
+    daemon.joint.apply("napi", "napi")
+    report = daemon.joint.unapply("napi", "napi", {"eth0"})
+    assert report.ok and "still yield: another rxlane" in " ".join(t for _, t in report.lines)
+    assert until(lambda: daemon.store.claims.load() is None)
