@@ -29,7 +29,8 @@ SETTLE = 0.15  # seconds of quiet before the look
 SETTLE_MOST = 0.6  # seconds from the first announcement to the look, quiet or not
 PEACE = 60.0  # seconds between two rewrites of what another program changes
 RESETS = 6  # rewrites in that time of what resets cost; more are no accident
-RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)  # seconds after a failure, then only announcements count
+# Seconds after a failure; then only announcements count, but for what another is in the way of.
+RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)
 LATE = 5.0  # seconds from a tap's carrier to its guest's threads, whose start nothing announces
 LEAVING = 2  # tries that may miss a device
 SHOWN = 3  # settings named in a log line
@@ -220,8 +221,10 @@ class Converger:
             self._said = said
         if self._changes and not kind.refused:
             self._earliest = self._clock() + RETRIES[min(self._failures, len(RETRIES) - 1)]
-        if self._failures < len(RETRIES) and (not kind.refused or kind is Kind.NO_DEVICE):
-            self._due = self._clock() + RETRIES[self._failures]
+        last = len(RETRIES) - 1
+        few = self._failures <= last and (not kind.refused or kind is Kind.NO_DEVICE)
+        if kind.retry or few:
+            self._due = self._clock() + RETRIES[min(self._failures, last)]
             self._failures += 1
 
     def _succeeded(self, done: Applied) -> None:

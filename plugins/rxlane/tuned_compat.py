@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rxlane import claims
+from rxlane import claims, confirm
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError, with_notes
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -156,11 +156,23 @@ class Adapter:
     def _write(self, policy: Policy, choose: Choose | None) -> Applied:
         """Claim the policy's devices, then write; those that a .link file has alone are left."""
         kernel = self._open_kernel()
+        self._refuse_unconfirmed(kernel)
         named = {name for s in policy.all for name in s.devices}
         indexes = {i for name in named if (i := self._index(name)) is not None}
         claims.update(self.store, kernel.boot_id(), claims.with_tuned(indexes))
         others = claims.Others(self.store, kernel)
         return apply(kernel, self.store, policy, others, owner=TUNED, choose=choose)
+
+    def _refuse_unconfirmed(self, kernel: Kernel) -> None:
+        """Raise BUSY while an apply waits: its originals would take this layout with them."""
+        try:
+            confirm.refuse_second(kernel, self.store)
+        except RxlaneError as error:
+            if not error.kind.refused:
+                raise
+            # Without the seconds that are left: the same is said once.
+            problem = "nothing of the profile is written while an apply waits to be confirmed"
+            raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
 
     def _released(self, report: Report) -> Report:
         """Leave every device to its .link file, unless what the report is of is tried again."""

@@ -204,6 +204,19 @@ def test_an_undo_that_failed_is_told(bench: Bench) -> None:
     assert level == "error" and "not now; undo failed, `rxlane rollback` tries again: eth0" in text
 
 
+def test_what_another_is_in_the_way_of_is_tried_until_it_is_done(bench: Bench) -> None:
+    lose(bench.host)
+    bench.host.on_write = lambda: _raise(RxlaneError(Kind.BUSY, "another rxlane"))
+    bench.happens(UP)
+    for seconds in (*RETRIES, *RETRIES[-1:] * 3):
+        bench.clock.now += seconds
+        assert bench.converger.ripe and bench.converger.run()
+    assert len(bench.log) == 1
+    bench.host.on_write = None
+    bench.clock.now += RETRIES[-1]
+    assert bench.converger.run() and "put right" in bench.log[-1][1]
+
+
 def test_more_causes_of_the_same_failure_are_no_news(bench: Bench) -> None:
     lose(bench.host)
     bench.host.on_write = lambda: _raise(RxlaneError(Kind.KERNEL, "not now"))

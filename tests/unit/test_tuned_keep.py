@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rxlane import claims, journal, rtnetlink, tuned_keep
+from rxlane import claims, confirm, journal, rtnetlink, tuned_keep
+from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import APPLIED, Event, Links, Sources
 from rxlane.journal import Store
@@ -24,6 +25,8 @@ from rxlane.tuned_compat import Adapter, Row
 from rxlane.tuned_facet import Joint
 from rxlane.tuned_keep import Keeper
 from unit import simhost
+from unit.asking import policy
+from unit.confirming import OLD, ready
 from unit.simhost import SimHost
 
 UP = Event("went up", "eth0", 2)
@@ -503,3 +506,32 @@ def test_services_get_their_interfaces_once_another_rxlane_is_done(
     report = daemon.joint.unapply("napi", "napi", {"eth0"})
     assert report.ok and "still yield: another rxlane" in " ".join(t for _, t in report.lines)
     assert until(lambda: daemon.store.claims.load() is None)
+
+
+WAITS = "nothing of the profile is written while an apply waits to be confirmed"
+
+
+def test_a_profile_waits_for_a_confirmation(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its layout would go with the apply that is not confirmed, while TuneD has it on."""
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.05)
+    pending = confirm.arm(host, daemon.store, OLD, 60, [2], ready)
+    apply(host, daemon.store, policy("eth0", defer_hard_irqs="9"), ["eth0"])
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and report.again and daemon.off() == {0}
+    assert WAITS in report.lines[0][1]
+    confirm.expire(host, daemon.store, pending)
+    assert until(lambda: daemon.off() == {1}) and put_right(daemon)
+
+
+def test_what_is_kept_waits_for_a_confirmation(daemon: Daemon, host: SimHost) -> None:
+    daemon.joint.apply("napi", "napi")
+    pending = confirm.arm(host, daemon.store, OLD, 60, [2], ready)
+    apply(host, daemon.store, policy("eth0", threaded="off"), ["eth0"])
+    daemon.sources[0].tell(UP)
+    assert until(lambda: bool(daemon.log)) and daemon.off() == {0}
+    assert WAITS in daemon.log[0][1]
+    confirm.disarm(daemon.store, pending)
+    assert until(lambda: daemon.off() == {1})
+    assert [WAITS in text for _, text in daemon.log].count(True) == 1
