@@ -238,5 +238,8 @@ class Adapter:
             return _failure(error)
         lines = [("info", note) for note in done.notes]
         lines += [("warning", f"not put back: {line}") for line in done.pending]
+        if devices is None:
+            kept = (f"{name} is not here, its originals are kept" for _, name in done.away)
+            lines += [("info", line) for line in kept]
         count = f"{done.written} settings put back"
         return Report(not done.pending, (*lines, ("info", count)))
