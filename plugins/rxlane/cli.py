@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from rxlane import __version__, look, request, streams
-from rxlane.errors import Kind, RxlaneError, printable
+from rxlane.errors import Kind, RxlaneError, printable, with_notes
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
@@ -409,18 +409,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0  # `rxlane map | head`: the reader left
     except RxlaneError as error:
-        for text in (str(error), *getattr(error, "__notes__", ())):
-            streams.say(f"rxlane: {text}")
+        _complain(error, str(error))
         return 2 if error.kind.refused or error.kind is Kind.FORMAT else 1
     except OSError as error:
-        streams.say(f"rxlane: {streams.problem(error)}")
+        _complain(error, streams.problem(error))
         return 1
     except KeyboardInterrupt as stop:
-        for text in ("interrupted", *getattr(stop, "__notes__", ())):
-            streams.say(f"rxlane: {text}")
+        _complain(stop, "interrupted")
         return INTERRUPTED
     finally:
         streams.leave()
+
+
+def _complain(error: BaseException, problem: str) -> None:
+    for text in (problem, *with_notes(error)[1:]):
+        streams.say(f"rxlane: {text}")
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rxlane.confirm import boottime, end, expire, register, this_process
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.journal import Pending, Store
 from rxlane.kernel import Kernel, Linux
 
@@ -134,7 +134,8 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
     try:
         back = expire(kernel, store, pending)
     except (RxlaneError, OSError) as error:
-        log(f"not confirmed, and the originals cannot be brought back yet: {error}")
+        why = "; ".join(with_notes(error))
+        log(f"not confirmed, and the originals cannot be brought back yet: {why}")
         busy = isinstance(error, RxlaneError) and error.kind is Kind.BUSY
         if busy and pending.applier is not None:
             with contextlib.suppress(OSError):

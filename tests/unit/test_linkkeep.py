@@ -25,7 +25,6 @@ from rxlane.model import Snapshot
 from rxlane.plan import HOST, TUNED, Plan
 from rxlane.policy import parse_mixed
 from rxlane.rollback import RolledBack, rollback
-from rxlane.session import Login
 from rxlane.sysfs import Sysfs
 from rxlane.tuned_compat import Adapter, Row
 from unit import simhost
