@@ -193,7 +193,9 @@ def _write(
     journal: what the store holds. Returns what cannot be had, with the reason, and what the store
     holds then.
     """
-    owner = owner or (journal.owner if journal else "")
+    # What only waits to come back makes nobody the owner of what is written now.
+    wants = journal is not None and any(e.after is not None for e in journal.entries)
+    owner = owner or (journal.owner if journal and wants else "")
     wanted = Journal(
         kernel.boot_id(),
         carried.entries,

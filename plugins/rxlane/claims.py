@@ -35,7 +35,7 @@ def update(store: Store, boot_id: str, change: Change) -> Claims:
         new = change(old)
         if new == old:
             return old
-        if new.links or new.tuned or new.released:
+        if new.links or new.tuned or new.released is not None:
             store.claims.save(new)
         else:
             store.claims.remove()

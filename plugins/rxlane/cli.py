@@ -25,6 +25,7 @@ from rxlane.sections import Policy
 if TYPE_CHECKING:
     from rxlane.apply import Applied
     from rxlane.journal import Pending, Store
+    from rxlane.plan import Plan
 
 STATE = "/var/lib/rxlane"
 CONFIRM_MOST = 86400  # seconds
@@ -190,7 +191,16 @@ def _apply(args: argparse.Namespace) -> int:
     try:
         if args.confirm is not None:
             pending = _arm(args, snapshot, links, policy)
-        done = apply(kernel, store, policy, [li.name for li in links] or None, undo=undo)
+        armed = pending
+
+        def guarded(plan: Plan) -> Plan:
+            if armed is not None:
+                confirm.refuse_unguarded(store, armed)
+            return plan
+
+        scope = [li.name for li in links] or None
+        choose = None if armed is None else guarded
+        done = apply(kernel, store, policy, scope, choose=choose, undo=undo)
     except (RxlaneError, OSError, KeyboardInterrupt):
         # The guard goes only where nothing is left for it.
         if pending is not None and not undo:
@@ -386,6 +396,13 @@ def _ending() -> list[signal.Signals]:
     return [signal.SIGTERM] if outlives else [signal.SIGTERM, signal.SIGHUP]
 
 
+def _interrupt(*_: object) -> None:
+    """Interrupt once: another that came at the same time would be raised before an undo begins."""
+    for number in (signal.SIGINT, *_ending()):
+        signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
+
+
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser, verbs = _parser()
     try:
@@ -434,9 +451,9 @@ def _run(argv: Sequence[str] | None) -> int:
         gc.disable()
     if args.verb in BRIEF_WRITERS:
         _go_first()
-    for number in _ending():
+    for number in (signal.SIGINT, *_ending()):
         # As Ctrl-C: what is half applied is undone.
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     status = VERBS[args.verb](args)
     sys.stdout.flush()
     return status

@@ -18,6 +18,7 @@ from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX
+from rxlane.present import found_again
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, age, not_newer, start_of
 from rxlane.sysfs import Sysfs
@@ -89,6 +90,7 @@ def arm(
     deadline = boottime() + seconds * 10**9
     token = os.urandom(8).hex()
     pending = Pending(kernel.boot_id(), token, deadline, scope, login, applier=applier)
+    pending = replace(pending, absent=_absent(kernel, store))
     try:
         with store.lock():
             # Whoever asked before the plan was made may have been overtaken since.
@@ -100,6 +102,14 @@ def arm(
     except (RxlaneError, OSError, KeyboardInterrupt):
         disarm(store, pending)
         raise
+
+
+def refuse_unguarded(store: Store, pending: Pending) -> None:
+    """Raise REFUSED where the wait ended before anything was written. For one who has the lock."""
+    found = store.pending.load()
+    if found is None or found.token != pending.token:
+        problem = f"the wait for a confirmation ended before the lock was free, {UNCHANGED}"
+        raise RxlaneError(Kind.REFUSED, problem, remedy="apply again")
 
 
 def _ready(store: Store, pending: Pending) -> Pending:
@@ -167,6 +177,8 @@ def confirm(kernel: Kernel, store: Store, own: Login) -> None:
     with store.lock():
         pending = waiting(kernel, store)
         if pending is None:
+            if store.pending.load() is not None:
+                store.pending.remove()  # of one that died while it armed: upgrades wait for it
             raise RxlaneError(Kind.REFUSED, "no apply waits to be confirmed")
         if boottime() >= pending.deadline:
             raise _too_late(pending)
@@ -222,13 +234,25 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
         return done
 
 
+def _absent(kernel: Kernel, store: Store) -> tuple[int, ...]:
+    """Return the indexes of devices that have originals and are not here."""
+    journal = store.load()
+    if journal is None or journal.boot_id != kernel.boot_id():
+        return ()
+    links = kernel.observe(None, ()).links
+    entries = found_again(kernel, journal, links).entries
+    here = {HOST_INDEX, *(link.ifindex for link in links)}
+    return tuple(sorted({abs(e.ifindex) for e in entries if e.ifindex not in here}))
+
+
 def _away(done: RolledBack, pending: Pending) -> list[str]:
     """Return a line for each device of the apply that is not here and may come back."""
     names = (
         name
         for index, name in done.away
         # Below zero where another device has its index meanwhile, see found_again().
-        if pending.devices is None or abs(index) in pending.devices
+        if abs(index) not in pending.absent
+        and (pending.devices is None or abs(index) in pending.devices)
     )
     return [f"{name}: not here; if it is gone for good, run `rxlane rollback`" for name in names]
 

@@ -225,7 +225,8 @@ class Converger:
         few = self._failures <= last and (not kind.refused or kind is Kind.NO_DEVICE)
         if kind.retry or few:
             self._due = self._clock() + RETRIES[min(self._failures, last)]
-            self._failures += 1
+            # What another is in the way of uses up no try of what fails after that.
+            self._failures = min(self._failures + 1, last) if kind.retry else self._failures + 1
 
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable

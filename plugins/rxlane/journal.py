@@ -46,7 +46,8 @@ class Pending:
 
     deadline: nanoseconds of CLOCK_BOOTTIME. devices: indexes of the devices whose originals come
     back, HOST_INDEX for the host's, None for all. guard: the process that waits, None until it is
-    ready; failure says why it never will be. applier: the process that applies.
+    ready; failure says why it never will be. applier: the process that applies. absent: indexes of
+    devices with originals that were not here when it began, so that it has no part in them.
     """
 
     boot_id: str
@@ -58,6 +59,7 @@ class Pending:
     failure: str = ""
     format: int = FORMAT
     applier: Process | None = field(default=None, metadata=LATER)
+    absent: tuple[int, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

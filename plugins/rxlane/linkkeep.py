@@ -24,6 +24,7 @@ from rxlane.rollback import RolledBack, rollback
 from rxlane.sysfs import Sysfs
 
 Names = Mapping[int, str]
+TRIES = 3  # of one that is stopped, each of which waits for the lock: many are stopped at once
 
 
 class NotOurs(RxlaneError):
@@ -204,6 +205,12 @@ class KeptLink:
     def end(self, present: Names) -> RolledBack:
         """Give the interface up: its originals come back, unless another one has it."""
         try:
+            for _ in range(TRIES - 1):
+                try:
+                    return self._bring_back(present)
+                except RxlaneError as error:
+                    if not error.kind.retry:
+                        raise
             return self._bring_back(present)
         finally:
             # Last, for it needs room on the disk, which the originals do not wait for.

@@ -38,6 +38,7 @@ class Joint:
         self._facets: dict[str, Callable[[], tuple[Row, ...]]] = {}
         self._live: set[tuple[str, str]] = set()  # kind and name of instances that are applied
         self._applied: tuple[Row, ...] | None = None  # the rows of the last apply, good or not
+        self._owed = False  # an earlier profile's originals are still to come back
 
     def register(self, kind: str, rows: Callable[[], tuple[Row, ...]], log: Log) -> None:
         """Let a facet take part; a plugin that TuneD made anew takes its predecessor's place."""
@@ -61,9 +62,17 @@ class Joint:
         # Who else held the lock may be gone when the next instance is applied.
         self._applied = None if report.again else rows
         if report.ok:
+            self._owed = False
             self._keeper.hold(rows)
-        else:
-            self._keeper.pause()
+            return report
+        self._keeper.pause()
+        if self._owed and not report.again:
+            self._keeper.retry(self._off)
+        return report
+
+    def _off(self) -> Report:
+        report = self._adapter.rollback()
+        self._owed = report.again
         return report
 
     def _done(self, attempt: Callable[[], Report]) -> Report:
@@ -88,7 +97,7 @@ class Joint:
             self._applied = None
             if not self._live:
                 self._keeper.end()
-                return self._done(self._adapter.rollback)
+                return self._done(self._off)
             rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
             self._keeper.hold_later(tuple(rest))
             others = any(live == kind for live, _ in self._live)
