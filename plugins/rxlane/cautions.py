@@ -73,7 +73,7 @@ def _of_isolated(host: Topology, fresh: Iterable[Chosen]) -> Iterable[str]:
         s, verb = ("s", "are") if len(rows) > 1 else ("", "is")
         yield (
             f"{device}: {what}{s} of queue{s} {queues} {verb} on housekeeping CPU{s} {places}: no"
-            " isolated core is left near the device"
+            " isolated core is free near the device"
         )
 
 

@@ -116,7 +116,11 @@ def _decide(
 
 
 def _staying(draft: Draft) -> tuple[int, ...]:
-    """Return the CPUs of the interrupts that management queues keep."""
+    """Return the CPUs of the interrupts that management queues keep; none where something moves
+    them, for pollers would go out of their way again and again.
+    """
+    if draft.moving:
+        return ()
     kept = (
         (Target(*key, IRQ_CPUS), lane.irq)
         for key, lane in draft.view.lanes.items()
@@ -190,7 +194,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     interrupts = assigned(snapshot, policy.irq)
     bound = _bound(draft, threaded)
     layout.place(draft, placer, interrupts, bound)
-    handlers, present = irqthreads.plan(draft, interrupts)
+    handlers, present = irqthreads.plan(draft, placer, interrupts)
     steered = assigned(snapshot, policy.steering)
     helpers = separation.plan(draft, placer, steered, bound)
     placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers], others)

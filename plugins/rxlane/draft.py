@@ -11,7 +11,7 @@ from typing import TypeVar
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import OFF, RX_THREADS, Value
-from rxlane.model import Index, Link, Snapshot, Topology
+from rxlane.model import MOVERS, Index, Link, Snapshot, Topology
 from rxlane.plan import WHOLE, Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
@@ -59,6 +59,11 @@ class Draft:
     def coming(self, target: Target) -> Value | None:
         """Return the value that it is given or goes back to, None when it stays as it is."""
         return self._wanted.get(target, self.returning.get(target))
+
+    @property
+    def moving(self) -> bool:
+        """True where something runs that moves the interrupts which a plan leaves alone."""
+        return any(writer in MOVERS for writer in self.view.snapshot.writers)
 
     def separated(self, link: Link) -> int:
         """Return how many rx threads the device will have: with any, it has no RPS and no RFS."""

@@ -25,6 +25,7 @@ from rxlane.items import (
 )
 from rxlane.layout import interrupts
 from rxlane.model import Irq, IrqThread, Lane, Link
+from rxlane.placer import Placer
 from rxlane.plan import WHOLE, Target
 from rxlane.sections import SCHED_OPTIONS, IrqLayout, Section
 from rxlane.topology import AUTO
@@ -65,7 +66,7 @@ class _Verdict:
 
 
 def plan(
-    draft: Draft, devices: Iterable[tuple[IrqLayout, Link]]
+    draft: Draft, placer: Placer, devices: Iterable[tuple[IrqLayout, Link]]
 ) -> tuple[list[Chosen], list[IrqThread]]:
     """Plan modes and threads of every device's RX interrupts.
 
@@ -91,7 +92,7 @@ def plan(
             continue
         if one.section.modes and verdict.mode is None:
             continue  # a thread that the section does not ask for stays as it is
-        cpus = _cpus(draft, one, turns[one.section.name])
+        cpus = _cpus(draft, placer, one, turns[one.section.name])
         turns[one.section.name] += 1
         _thread(draft, one, cpus)
         present[one.irq.number] = IrqThread(one.irq.number, cpus)
@@ -153,13 +154,13 @@ def _napi_mode(draft: Draft, one: _Handler) -> str | None:
     return one.lane.mode
 
 
-def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
+def _cpus(draft: Draft, placer: Placer, one: _Handler, turn: int) -> tuple[int, ...]:
     """Return the CPUs that the thread may run on: given, its interrupt's, or as they are."""
     given = one.section.thread_cpus
     if given:
         return given if one.section.shared_cpus else (given[turn % len(given)],)
     if given is not None and one.section.shared_cpus:
-        return _near(draft, one)
+        return _near(draft, placer, one)
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
@@ -171,12 +172,17 @@ def _cpus(draft: Draft, one: _Handler, turn: int) -> tuple[int, ...]:
     return draft.view.snapshot.topology.online
 
 
-def _near(draft: Draft, one: _Handler) -> tuple[int, ...]:
-    """Return the CPUs near the device that a thread like this one may have, for all of them."""
+def _near(draft: Draft, placer: Placer, one: _Handler) -> tuple[int, ...]:
+    """Return the CPUs near the device that a thread like this one may have, for all of them: as
+    those of NAPIs' threads, what the placement takes, and pollers' last.
+    """
     snapshot, like = draft.view.snapshot, _wanted(one)
     host, cpu0 = snapshot.topology, one.section.allow_realtime_cpu0
     found = topology.pool(host, snapshot.vcpus, like.exclusive, like.realtime, cpu0)
-    return tuple(sorted(topology.near(host, found or host.open, one.link.node)))
+    placement, node = one.section.thread_placement, one.link.node
+    every = topology.restrict(host, sorted(found or host.open), placement, node)
+    free = tuple(n for n in every if not placer.busy(n)) or every
+    return tuple(sorted(topology.near(host, free, node)))
 
 
 def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.items import (
+    BACKLOG,
     FLOW_ENTRIES,
     IRQ_ITEMS,
     RESET_ITEMS,
@@ -42,6 +43,8 @@ from rxlane.plan import (
 from rxlane.settings import View
 
 REASON = "original value"
+# Settings of the host whose planned value goes by the one before.
+STARTING = (WORKQUEUE, BACKLOG)
 
 
 def revert(plan: Plan, before: Snapshot) -> Plan:
@@ -104,8 +107,8 @@ def originals(
     """Return what settings go back to where a new plan for these devices does not want them.
 
     view: the host as it is. asked: the channels and rings that the plan is to have. As in carry(),
-    what a reset may have taken stays away while its device is altered. The mask of kernel workers
-    is among them for every plan: it may want another, which starts from the original.
+    what a reset may have taken stays away while its device is altered. STARTING are among them for
+    every plan, which may want another value that goes by the original.
     """
     entries = renamed(() if journal is None else journal.entries, view.snapshot.links)
     still = _altered(entries, [e.target for e in entries if e.target not in asked], view)
@@ -113,7 +116,7 @@ def originals(
         e.target: e.before
         for e in entries
         if e.before is not None
-        and (scope is None or e.device in scope or e.item == WORKQUEUE)
+        and (scope is None or e.device in scope or e.item in STARTING)
         and not (e.kept and e.device in still)
     }
 

@@ -25,7 +25,7 @@ from rxlane.items import (
     XPS_RXQS,
     Value,
 )
-from rxlane.model import MOVERS, Link, Queue
+from rxlane.model import Link, Queue
 from rxlane.placer import Placer, Request
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.sections import RFS_AUTO, FlowSteering
@@ -71,10 +71,10 @@ def _polled(draft: Draft, bound: Mapping[tuple[str, int], int]) -> dict[tuple[st
 
     An interrupt that this plan leaves alone counts as long as nothing runs that would move it.
     """
-    snapshot, lanes = draft.view.snapshot, draft.view.lanes
+    lanes = draft.view.lanes
     placed: dict[int, tuple[int, ...]] = {}
-    if not any(writer in MOVERS for writer in snapshot.writers):
-        placed = {irq.number: irq.cpus for irq in snapshot.irqs}
+    if not draft.moving:
+        placed = {irq.number: irq.arrives for irq in draft.view.snapshot.irqs}
     for key, lane in lanes.items():
         cpus = draft.coming(Target(*key, IRQ_CPUS))
         if lane.irq is not None and cpus is not None:

@@ -37,10 +37,11 @@ from rxlane.kernel import Kernel, Linux
 from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
 from rxlane.profile import unquote
+from rxlane.revert import originals
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
-from rxlane.stages import reads
+from rxlane.stages import asked, reads
 from rxlane.sysfs import Sysfs
 from rxlane.verify import cause
 
@@ -196,19 +197,27 @@ class Adapter:
         rows = tuple(rows)
         named = {device for row in rows for device in row.devices}
         try:
-            policy = self.policy(rows)
-            snapshot = self._open_kernel().observe(None, reads(policy, ()))
-            plan = decide(snapshot, policy, compared=True)
+            policy, kernel = self.policy(rows), self._open_kernel()
+            journal = self.store.load()
+            if journal is not None and journal.boot_id != kernel.boot_id():
+                journal = None
+            snapshot = kernel.observe(None, reads(policy, ()))
+            view, others = View.of(snapshot), claims.Others(self.store, kernel)
+            # As apply() does: what auto gives may start from an original.
+            back = originals(journal, view, others, asked(snapshot, policy))
+            plan = decide(snapshot, policy, view, back, compared=True)
         except (RxlaneError, OSError) as error:
             return _failure(error)
-        view = View.of(snapshot)
+        # What was left alone when it was applied, such as under a login, has not drifted.
+        alone = [s for s in (journal.left if journal else ()) if s.kind == "left-alone"]
+        left = {Target(s.device, s.queue, item): s for s in alone for item in s.item.split(", ")}
         lines: list[tuple[str, str]] = []
 
         def own(target: Target) -> bool:
             mine = kind is None or target.item in ITEMS[kind]
             # Taps are laid out with the devices of a section, and no section names them.
             here = target.device in (*devices, HOST) or target.device not in named
-            return mine and here and target not in self._unmovable
+            return mine and here and target not in self._unmovable and target not in left
 
         for change in (c for c in plan.changes if own(c.target)):
             found = view.read(change.target)
@@ -218,7 +227,9 @@ class Adapter:
         ok = not lines
         for held in (c for c in plan.holds if own(c.target)):
             lines.append(("info", f"verify: passed: {held.target} = {held.after}"))
-        skips = [s for s in plan.skips if s.device in devices or s.device not in (*named, HOST)]
+        waived = (left[c.target] for c in plan.changes if c.target in left)
+        skipped = dict.fromkeys((*plan.skips, *waived))
+        skips = [s for s in skipped if s.device in devices or s.device not in (*named, HOST)]
         lines += [("info", f"verify: not compared: {skip}") for skip in skips]
         return Report(ok, tuple(lines))
 

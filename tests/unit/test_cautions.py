@@ -49,7 +49,7 @@ def test_pollers_for_which_no_isolated_core_is_left() -> None:
     start = host(cpus=simhost.topology(8, isolated=(5, 6)))
     many = warned(start, threaded="busy-poll", thread_cpus="auto")
     text = "busy pollers of queues 2-3 are on housekeeping CPUs 1-2"
-    assert many == [f"eth0: {text}: no isolated core is left near the device"]
+    assert many == [f"eth0: {text}: no isolated core is free near the device"]
     fifo = {"thread_policy": "fifo", "thread_priority": "5"}
     (one,) = warned(start, threaded="on@0-2", thread_cpus="auto", **fifo)
     assert "real-time thread of queue 2 is on housekeeping CPU 2: no isolated" in one

@@ -180,7 +180,7 @@ def test_rps_auto_takes_the_interrupts_cpu_where_there_is_one_other() -> None:
 def test_rps_auto_is_beside_interrupts_that_stay() -> None:
     """What irqbalance would move tomorrow says nothing; unknown, CPU 0 is the last to take."""
     start = host(simhost.link(queues=1))
-    start = replace(start, irqs=tuple(replace(irq, cpus=(3,)) for irq in start.irqs))
+    start = replace(start, irqs=tuple(replace(i, cpus=(3,), effective=(3,)) for i in start.irqs))
     assert planned(start, "rps-cpus", rps="auto") == {"eth0/rx0": "0-2,4-7"}
     moving = replace(start, writers=("irqbalance",))
     assert planned(moving, "rps-cpus", rps="auto") == {"eth0/rx0": "1-7"}
@@ -271,9 +271,10 @@ def test_xps_sends_where_the_interrupt_is() -> None:
     start = host(simhost.link(queues=8))
     assert senders(start, irq_cpus="auto") == [*"12345670"]
     assert senders(start, threaded="on", thread_cpus="auto") == [*"12345670"]
-    assert senders(start) == [*"01234567"], "no interrupt has one CPU"
-    pinned = replace(start, irqs=tuple(replace(i, cpus=(47 - i.number,)) for i in start.irqs[:8]))
-    assert senders(pinned) == [*"76543210"], "where they are already"
+    spread = tuple(replace(irq, effective=irq.cpus) for irq in start.irqs)
+    assert senders(replace(start, irqs=spread)) == [*"01234567"], "no interrupt has one CPU"
+    there = tuple(replace(irq, effective=(47 - irq.number,)) for irq in start.irqs[:8])
+    assert senders(replace(start, irqs=there)) == [*"76543210"], "where they arrive already"
 
 
 def test_xps_sends_near_the_interrupt() -> None:
