@@ -97,6 +97,24 @@ def test_all_threads_on_all_cpus_near() -> None:
         assert {found[f"eth0/rx{n}/irq-thread-cpus"] for n in range(4)} == {cpus}
 
 
+@pytest.mark.parametrize(
+    ("word", "cpus", "beside"),
+    [("auto", "0-7", "0-1,3-4,6-7"), ("one-per-core", "1-2,4,6", "1,4,6")],
+)
+def test_all_threads_by_placement_and_beside_pollers(word: str, cpus: str, beside: str) -> None:
+    """As the threads of NAPIs, which have the same words."""
+    two = simhost.link("eth1", 2, ifindex=3, base=9000)
+    start = simhost.whole(simhost.snapshot(simhost.link(), two, cpus=simhost.topology(8, smt=2)))
+    start = replace(start, irqs=tuple(replace(irq, threaded=0) for irq in start.irqs))
+    wide = {"threaded": "on", "thread_cpus": word, "thread_spread": "all"}
+    polling = Given("napi", "p", ("eth1",), {"threaded": "busy-poll", "thread_cpus": "2,5"})
+    for kind, item in (("irq_layout", "irq-thread-cpus"), ("napi", "thread-cpus")):
+        one = Given(kind, "w", ("eth0",), wide)
+        for rows, where in (([one], cpus), ([polling, one], beside)):
+            found = planned(decide(start, parse(rows)))
+            assert {found[f"eth0/rx{n}/{item}"] for n in range(4)} == {where}
+
+
 def test_threads_keep_off_the_cpus_of_vcpus() -> None:
     """On those of the interrupt that are left, else on the host's."""
     options = policy({"threaded": "on", "thread_cpus": "auto"})
