@@ -192,6 +192,7 @@ class SimHost(SimKernel):
         super().__init__(start, ends_threads)
         self.sessions = start.sessions
         self.hidden_logins = start.hidden_logins
+        self.writers = start.writers
         self.workqueue_isolated = start.workqueue_isolated
         self.boot = boot
         self.namespaces = {"self": 4026531840, "1": 4026531840}  # network namespaces by process
@@ -233,6 +234,7 @@ class SimHost(SimKernel):
             tuple(self.irqs.values()),
             threads,
             sysctls=tuple(Sysctl(n, v) for n, v in self.sysctls.items()),
+            writers=self.writers,
             sessions=self.sessions,
             hidden_logins=self.hidden_logins,
             workqueue_cpus=self.workqueue_cpus,

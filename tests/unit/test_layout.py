@@ -331,6 +331,15 @@ def test_a_longer_backlog_stays() -> None:
     assert sim.sysctls[BACKLOG] == 1000 and store.text is None
 
 
+def test_an_own_backlog_goes_down_with_a_plan_for_one_device() -> None:
+    sim, store = SimHost(host()), MemoryStore()
+    for value in (8192, 4096, 1):
+        apply(sim, store, asked("eth0", netdev_max_backlog=value), {"eth0"})
+        assert sim.sysctls[BACKLOG] == max(value, 1000)
+    rollback(sim, store)
+    assert sim.sysctls[BACKLOG] == 1000 and store.text is None
+
+
 def test_kernel_without_steering_is_reported() -> None:
     plan = decide(simhost.snapshot(), asked(rps="auto", rfs="off", xps="auto"))
     assert not plan.changes and {s.kind for s in plan.skips} == {"unsupported"}

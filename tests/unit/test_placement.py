@@ -128,6 +128,15 @@ def test_pollers_stay_off_the_cpus_of_management_queues_interrupts() -> None:
     assert list(late.values()) == ["1", "2", "4"], "where the interrupt goes back to counts"
 
 
+def test_pollers_do_not_follow_a_management_interrupt_that_irqbalance_moves() -> None:
+    sim, store = SimHost(replace(host(), writers=("irqbalance",))), MemoryStore()
+    wanted = asked(threaded="busy-poll", management_queues=1, thread_cpus="auto")
+    pollers = values(apply(sim, store, wanted).plan, "thread-cpus")
+    for cpu in map(int, map(str, pollers.values())):
+        sim.irqs[40] = replace(sim.irqs[40], cpus=(cpu,), effective=(cpu,))
+        assert apply(sim, store, wanted).written == 0
+
+
 def kinds(cpus: Topology, *efficient: int) -> Topology:
     rows = (replace(c, kind="atom" if c.number in efficient else "core") for c in cpus.cpus)
     return replace(cpus, cpus=tuple(rows))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,38 @@ def test_drift_fails_verify_with_one_line_each(tmp_path: Path) -> None:
     errors = [text for level, text in report.lines if level == "error"]
     assert not report.ok and len(errors) == 1
     assert "eth0/rx2/threaded is off, expected on" in errors[0]
+
+
+def test_what_a_login_kept_back_has_not_drifted_once_that_ends(tmp_path: Path) -> None:
+    link = replace(simhost.tuned(simhost.link()), driver="ixgbe")
+    host = SimHost(simhost.snapshot(link))
+    host.sessions = ("eth0",)
+    work, rows = adapter(tmp_path, host), [row(threaded="on", rx_usecs="0")]
+    assert work.apply(rows).ok
+    for host.sessions in (("eth0",), ()):
+        report = work.verify(rows, {"eth0"})
+        told = [text for _, text in report.lines if "rx-usecs" in text]
+        assert report.ok and len(told) == 1
+        assert told[0].startswith("verify: not compared: eth0: ") and "logged in" in told[0]
+    assert work.apply(rows).ok and work.verify(rows, {"eth0"}).ok
+    host.write_tunables(host.links["eth0"], {"rx-usecs": 3})
+    assert not work.verify(rows, {"eth0"}).ok, "what was written since then has drifted"
+
+
+def test_verify_of_kernel_workers_starts_from_the_original(tmp_path: Path) -> None:
+    host = SimHost(simhost.whole(simhost.snapshot()))
+    work = adapter(tmp_path, host)
+    rows = [
+        row(threaded="busy-poll@3", thread_cpus="3"),
+        Row("irq_layout", frozenset({"eth0"}), (("workqueue_cpus", "auto"),), "irq_layout"),
+    ]
+    assert work.apply(rows).ok and work.verify(rows, {"eth0"}).ok
+    host.workqueue_cpus = (0, 1)
+    report = work.verify(rows, {"eth0"})
+    (error,) = [text for level, text in report.lines if level == "error"]
+    assert not report.ok and "workqueue-cpus is 0-1, expected 0-2,4-7" in error
+    host.boot = "boot-2"
+    assert work.verify(rows, {"eth0"}).ok, "the original is of the boot before"
 
 
 def test_originals_of_a_killed_tuned_come_back(tmp_path: Path) -> None:
