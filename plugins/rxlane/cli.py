@@ -451,7 +451,8 @@ def _run(argv: Sequence[str] | None) -> int:
         gc.disable()
     if args.verb in BRIEF_WRITERS:
         _go_first()
-    for number in (signal.SIGINT, *_ending()):
+    script = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # its & outlives Ctrl-C
+    for number in _ending() if script else (signal.SIGINT, *_ending()):
         # As Ctrl-C: what is half applied is undone.
         signal.signal(number, _interrupt)
     status = VERBS[args.verb](args)

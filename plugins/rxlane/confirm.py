@@ -242,7 +242,7 @@ def _absent(kernel: Kernel, store: Store) -> tuple[int, ...]:
     links = kernel.observe(None, ()).links
     entries = found_again(kernel, journal, links).entries
     here = {HOST_INDEX, *(link.ifindex for link in links)}
-    return tuple(sorted({abs(e.ifindex) for e in entries if e.ifindex not in here}))
+    return tuple(sorted({e.ifindex for e in entries if e.ifindex not in here}))
 
 
 def _away(done: RolledBack, pending: Pending) -> list[str]:
@@ -251,7 +251,7 @@ def _away(done: RolledBack, pending: Pending) -> list[str]:
         name
         for index, name in done.away
         # Below zero where another device has its index meanwhile, see found_again().
-        if abs(index) not in pending.absent
+        if not {index, abs(index)} & {*pending.absent}
         and (pending.devices is None or abs(index) in pending.devices)
     )
     return [f"{name}: not here; if it is gone for good, run `rxlane rollback`" for name in names]

@@ -94,7 +94,9 @@ class Converger:
         self._due: float | None = None
         # When what the last look left is due: a retry, or the turn of what was held.
         self._waiting: float | None = None
+        # Tries in vain; those that another was in the way of use up none of what fails after that.
         self._failures = 0
+        self._hindered = 0
         # After a look that wrote in vain: not before this time, whatever is announced.
         self._earliest = 0.0
         # Until when looks were put off last, how often in a row, and why.
@@ -121,7 +123,7 @@ class Converger:
             self._first = now
         self._events += [event for event in dict.fromkeys(new) if event not in self._events]
         if not self._earliest:
-            self._failures = 0
+            self._failures = self._hindered = 0
         # What such a look wrote, and what undid it, is announced as well.
         settled = min(now + SETTLE, self._first + SETTLE_MOST)
         self._due = max(settled, self._earliest, self._blocked)
@@ -219,14 +221,15 @@ class Converger:
         if said != self._said and not leaving:
             self._log("error", f"{self._causes()}: {said}")
             self._said = said
-        if self._changes and not kind.refused:
-            self._earliest = self._clock() + RETRIES[min(self._failures, len(RETRIES) - 1)]
         last = len(RETRIES) - 1
+        wait = RETRIES[min(self._hindered if kind.retry else self._failures, last)]
+        if self._changes and not kind.refused:
+            self._earliest = self._clock() + wait
         few = self._failures <= last and (not kind.refused or kind is Kind.NO_DEVICE)
         if kind.retry or few:
-            self._due = self._clock() + RETRIES[min(self._failures, last)]
-            # What another is in the way of uses up no try of what fails after that.
-            self._failures = min(self._failures + 1, last) if kind.retry else self._failures + 1
+            self._due = self._clock() + wait
+            self._hindered += kind.retry
+            self._failures += not kind.retry
 
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable
@@ -247,7 +250,7 @@ class Converger:
             self._said = ""
         if lines:
             self._log("warning" if self._held else "info", "; ".join(lines))
-        self._failures = 0
+        self._failures = self._hindered = 0
         self._earliest = 0.0
         self._events = []
 

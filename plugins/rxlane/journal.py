@@ -47,7 +47,8 @@ class Pending:
     deadline: nanoseconds of CLOCK_BOOTTIME. devices: indexes of the devices whose originals come
     back, HOST_INDEX for the host's, None for all. guard: the process that waits, None until it is
     ready; failure says why it never will be. applier: the process that applies. absent: indexes of
-    devices with originals that were not here when it began, so that it has no part in them.
+    devices with originals that were not here when it began, so that it has no part in them; below
+    zero where another device had it then.
     """
 
     boot_id: str

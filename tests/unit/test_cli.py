@@ -439,9 +439,13 @@ def test_interrupted_apply_is_undone(
     assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
 
 
-def test_nohup_outlives_its_terminal(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
-    host.on_write = lambda: signal.raise_signal(signal.SIGHUP)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_what_is_ignored_interrupts_nothing(
+    host: SimHost, capsys: Captured, tmp_path: Path, number: signal.Signals
+) -> None:
+    """nohup(1) has a terminal that goes ignored, a script's & has Ctrl-C ignored."""
+    host.on_write = lambda: signal.raise_signal(number)
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     finally:

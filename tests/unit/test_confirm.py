@@ -403,6 +403,19 @@ def test_guard_waits_for_no_other_device(store: Store) -> None:
     assert done is not None and done.pending == () and store.pending.load() is None
 
 
+def test_guard_tells_a_device_from_one_that_had_its_index(store: Store) -> None:
+    host = SimHost(simhost.snapshot(simhost.link(), TWO))
+    host.folders = {"eth0": 10, "eth1": 11, "eth2": 12}
+    apply(host, store, policy("eth1", **FULL), ["eth1"])
+    del host.links["eth1"]
+    host.links["eth2"] = simhost.link("eth2", ifindex=3, base=50)
+    pending = arm(host, store)
+    apply(host, store, policy("eth2", **FULL))
+    del host.links["eth2"]
+    done = confirm.expire(host, store, pending)
+    assert done is not None and [line.split(":")[0] for line in done.pending] == ["eth2"]
+
+
 def test_guard_reports_what_it_cannot_do(host: SimHost, store: Store) -> None:
     before, said = simhost.settings(host), list[str]()
     pending = arm(host, store)

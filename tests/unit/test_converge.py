@@ -217,6 +217,22 @@ def test_what_another_is_in_the_way_of_is_tried_until_it_is_done(bench: Bench) -
     assert bench.converger.run() and "put right" in bench.log[-1][1]
 
 
+def test_what_another_is_in_the_way_of_uses_up_no_try(bench: Bench) -> None:
+    """However long it is in the way: what fails after that is tried as often as ever."""
+    lose(bench.host)
+    failure = RxlaneError(Kind.BUSY, "another rxlane")
+    bench.host.on_write = lambda: _raise(failure)
+    bench.happens(UP)
+    for wait in (*RETRIES, *RETRIES[-1:] * 3):
+        bench.happens(after=wait)
+    failure = RxlaneError(Kind.KERNEL, "not now")
+    tries = 0
+    while (seconds := bench.converger.timeout()) is not None:
+        bench.happens(after=seconds)
+        tries += 1
+    assert tries == 1 + len(RETRIES)
+
+
 def test_more_causes_of_the_same_failure_are_no_news(bench: Bench) -> None:
     lose(bench.host)
     bench.host.on_write = lambda: _raise(RxlaneError(Kind.KERNEL, "not now"))
