@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from rxlane import claims, cli, codec, confirm, guard, rtnetlink, sanitize
 from rxlane.errors import Kind, RxlaneError
-from rxlane.journal import Process, Store
+from rxlane.journal import Pending, Process, Store
 from rxlane.model import Thread
 from unit import simhost
 from unit.commands import Captured, root_of_a_host, run
@@ -284,6 +284,25 @@ def test_apply_that_waits(
 
 
 @pytest.mark.usefixtures("guarded")
+def test_a_wait_that_ended_before_the_lock_was_free(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a rollback, for example: nothing would bring back what is written after it."""
+    arm = confirm.arm
+
+    def overtaken(*args: Any) -> Pending:
+        pending = arm(*args)
+        confirm.cancel(args[1])
+        return pending
+
+    monkeypatch.setattr(confirm, "arm", overtaken)
+    argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
+    status, _, err = run(capsys, *argv)
+    assert status == 2 and "ended before the lock was free, nothing was changed" in err
+    assert host.writes == 0 and Store(tmp_path / "state").load() is None
+
+
+@pytest.mark.usefixtures("guarded")
 def test_rollback_leaves_nothing_to_confirm(
     host: SimHost, capsys: Captured, tmp_path: Path
 ) -> None:
@@ -309,9 +328,11 @@ def test_rollback_of_a_device_leaves_nothing_to_confirm_of_it_once_it_is_back(
 @pytest.fixture
 def hangups() -> Iterator[None]:
     """The command takes SIGHUP, though who runs the tests by nohup has it ignored."""
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    inherited = {n: signal.getsignal(n) for n in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, inherited)
+    for number, handler in inherited.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("guarded")
@@ -439,6 +460,27 @@ def test_interrupted_apply_is_undone(
     assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
 
 
+@pytest.mark.usefixtures("hangups")
+def test_two_interrupts_at_once_do_not_overtake_the_undo(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    """As at a shutdown, whose SIGTERM comes with the SIGHUP of the terminal."""
+    both = (signal.SIGHUP, signal.SIGTERM)
+
+    def interrupt() -> None:
+        if host.writes == 3:
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            for number in both:
+                signal.raise_signal(number)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+
+    host.on_write = interrupt
+    before = simhost.settings(host)
+    status, out, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
+    assert (status, out, err) == (130, "", "rxlane: interrupted\n")
+    assert simhost.settings(host) == before and Store(tmp_path / "state").load() is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_what_is_ignored_interrupts_nothing(
     host: SimHost, capsys: Captured, tmp_path: Path, number: signal.Signals
@@ -449,7 +491,7 @@ def test_what_is_ignored_interrupts_nothing(
     try:
         status, _, err = run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
     assert (status, err) == (0, "")
 
 

@@ -231,7 +231,7 @@ def test_killed_before_a_guard_was_ready(host: SimHost, store: Store) -> None:
     assert confirm.waiting(host, store) is None
     with pytest.raises(RxlaneError, match="no apply waits"):
         confirm.confirm(host, store, NEW)
-    confirm.refuse_second(host, store)
+    assert store.pending.load() is None, "packages wait for it"
     assert confirm.register(store, left.token, SELF) is None, "a guard that comes late"
 
 
@@ -399,6 +399,21 @@ def test_guard_waits_for_no_other_device(store: Store) -> None:
     apply(host, store, policy("eth0", **FULL), ["eth0"])
     pending = arm(host, store, [3])
     del host.links["eth0"]
+    done = confirm.expire(host, store, pending)
+    assert done is not None and done.pending == () and store.pending.load() is None
+
+
+def test_guard_waits_for_no_device_that_was_away_before(store: Store) -> None:
+    """An apply without DEV is about all that are here; one that leaves later is waited for."""
+    host = SimHost(simhost.snapshot(simhost.link(), TWO))
+    apply(host, store, policy("eth1", **FULL), ["eth1"])
+    del host.links["eth1"]
+    pending = arm(host, store)
+    apply(host, store, policy("eth0", **FULL))
+    away = host.links.pop("eth0")
+    done = confirm.expire(host, store, pending)
+    assert done is not None and [line.split(":")[0] for line in done.pending] == ["eth0"]
+    host.links["eth0"] = away
     done = confirm.expire(host, store, pending)
     assert done is not None and done.pending == () and store.pending.load() is None
 

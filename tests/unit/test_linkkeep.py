@@ -411,6 +411,15 @@ def test_damaged_claims_end_nobody(bench: Bench) -> None:
     assert bench.look("eth0") and claims.load(bench.store, "boot-1").links == (2,)
 
 
+def test_after_damage_the_first_that_ends_ends_no_other(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    bench.store.claims.path.write_text("{")
+    assert bench.look("eth0")
+    bench.services["eth0"].end(bench.names)
+    assert bench.look("eth1"), "not taken for rolled back"
+
+
 @pytest.mark.parametrize("gone", [{2}, None])
 def test_a_rollback_ends_services_also_after_damage(bench: Bench, gone: set[int] | None) -> None:
     bench.start_service("eth0", **POLL)
@@ -480,6 +489,27 @@ def test_a_killed_one_leaves_no_flow_table(bench: Bench, stopped: bool) -> None:
     assert stopped or bench.look("eth0")
     bench.services["eth0"].end(bench.names)
     assert same(bench.host.observe(), bench.start) and bench.store.load() is None
+
+
+@pytest.mark.parametrize("busy_tries", [linkkeep.TRIES - 1, linkkeep.TRIES])
+def test_stopped_it_waits_for_the_lock_more_than_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, busy_tries: int
+) -> None:
+    """Many are stopped at once, each of which has the lock for a while."""
+    bench.start_service("eth0", **POLL)
+    tries = list[object]()
+
+    def late(*args: Any) -> RolledBack:
+        tries.append(args)
+        if len(tries) <= busy_tries:
+            raise RxlaneError(Kind.BUSY, "another rxlane holds the lock", remedy="try again")
+        return rollback(*args)
+
+    monkeypatch.setattr(linkkeep, "rollback", late)
+    with contextlib.suppress(RxlaneError):
+        bench.services["eth0"].end(bench.names)
+    assert len(tries) == linkkeep.TRIES
+    assert same(bench.host.observe(), bench.start) == (busy_tries < linkkeep.TRIES)
 
 
 def test_stopped_on_a_disk_that_takes_nothing(

@@ -490,6 +490,21 @@ def test_a_new_profile_takes_the_place_of_what_is_tried_again(daemon: Daemon) ->
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_profile_that_is_refused_leaves_the_rollback_before_it_due(
+    daemon: Daemon, host: SimHost
+) -> None:
+    before = simhost.settings(host)
+    daemon.joint.apply("napi", "napi")
+    with daemon.joint._lock:  # no try comes between the two
+        with Store(daemon.store.directory).lock():
+            assert daemon.joint.unapply("napi", "napi", {"eth0"}).again
+        daemon.rows = (replace(daemon.rows[0], options=(("threaded", "nonsense"),)),)
+        report = daemon.joint.apply("napi", "napi")
+        assert report is not None and not report.ok and not report.again
+    assert until(lambda: simhost.settings(host) == before)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_services_get_their_interfaces_once_another_rxlane_is_done(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,3 +144,16 @@ def test_tuned_stays_the_owner(host: SimHost, tmp_path: Path) -> None:
     assert cli.main(["apply", "-o", "threaded=on", "--state", str(tmp_path)]) == 0
     journal = Store(tmp_path).load()
     assert journal is not None and journal.owner == TUNED
+
+
+def test_what_only_waits_for_its_device_makes_tuned_no_owner(host: SimHost, tmp_path: Path) -> None:
+    """Or what the operator applied would go when TuneD starts with another profile."""
+    host.links["eth1"] = simhost.link("eth1", ifindex=3, base=9000)
+    adapter = Adapter(tmp_path, lambda: host)
+    assert adapter.apply([Row("napi", frozenset({"eth0"}), (("threaded", "on"),))]).ok
+    del host.links["eth0"]
+    assert adapter.rollback().ok
+    assert cli.main(["apply", "eth1", "-o", "threaded=on", "--state", str(tmp_path)]) == 0
+    journal = Store(tmp_path).load()
+    assert journal is not None and {e.device for e in journal.entries} == {"eth0", "eth1"}
+    assert journal.owner == ""
