@@ -275,7 +275,7 @@ class Ethtool(Generic):
                     self.call(message.set, what, pack_numbers(message, ifindex, own))
                 except NetlinkError as error:
                     if error.code == errno.EINVAL and 0 in (own.get(RX_USECS), own.get(TX_USECS)):
-                        raise RxlaneError(Kind.UNSUPPORTED, error.problem) from error
+                        error.kind = Kind.UNSUPPORTED
                     raise
         own = {item: value for item, value in values.items() if item in FEATURE_ITEMS}
         if own:

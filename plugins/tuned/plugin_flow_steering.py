@@ -31,9 +31,9 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`rps` names the CPUs that process what a queue received: `off`,
     a CPU list, `numa-local` (the housekeeping CPUs of the device's node) or
-    `auto`: where a device has fewer queues than there are CPUs on its node,
-    each queue gets CPUs of its own, those of interrupts and threads last;
-    where it has as many, RPS is off. The kernel takes no isolated CPU.
+    `auto`: where the device's node has two housekeeping CPUs or more for
+    each queue, each queue gets two CPUs at least, the one where it is polled
+    last; otherwise RPS is off. The kernel takes no isolated CPU.
 
     [option]`rfs` steers each flow to the CPU where its application runs:
     `off`, the number of entries in the host's flow table, or `auto`: 32768,
@@ -42,8 +42,9 @@ class FlowSteeringPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     [option]`arfs` with the value `on` also lets the NIC's filters bring a
     flow to its application's queue (`rx-ntuple-filter`), where it has any.
 
-    [option]`xps` chooses the TX queue: `auto` by the sending CPU, `rxqs` by
-    the queue that received the flow, or `off`.
+    [option]`xps` chooses the TX queue: `auto` by the sending CPU (the
+    queue whose interrupt is taken there or nearest), `rxqs` by the queue that
+    received the flow, or `off`.
 
     [option]`rx_threads` gives a device threads of its own that process what
     its queues received: `off`, a number, or `auto` (one for each CPU near the

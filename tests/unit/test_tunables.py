@@ -159,6 +159,8 @@ def test_a_driver_that_takes_no_delay_of_zero(
     with pytest.raises(RxlaneError, match=f"coalescing rx-usecs={usecs}: ") as caught:
         tools.write(7, {"rx-usecs": usecs})
     assert caught.value.kind is kind
+    # By which it is tried again, one part after the other: see writing.
+    assert isinstance(caught.value, NetlinkError)
 
 
 # -- logins -------------------------------------------------------------------------------------
