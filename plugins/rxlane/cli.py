@@ -25,7 +25,6 @@ from rxlane.sections import Policy
 if TYPE_CHECKING:
     from rxlane.apply import Applied
     from rxlane.journal import Pending, Store
-    from rxlane.plan import Plan
 
 STATE = "/var/lib/rxlane"
 CONFIRM_MOST = 86400  # seconds
@@ -172,6 +171,7 @@ def _go_first() -> None:
 
 def _apply(args: argparse.Namespace) -> int:
     from dataclasses import replace
+    from functools import partial
 
     from rxlane import claims, confirm
     from rxlane.apply import Undo, apply
@@ -191,15 +191,8 @@ def _apply(args: argparse.Namespace) -> int:
     try:
         if args.confirm is not None:
             pending = _arm(args, snapshot, links, policy)
-        armed = pending
-
-        def guarded(plan: Plan) -> Plan:
-            if armed is not None:
-                confirm.refuse_unguarded(store, armed)
-            return plan
-
         scope = [li.name for li in links] or None
-        choose = None if armed is None else guarded
+        choose = None if pending is None else partial(confirm.guarded, store, pending)
         done = apply(kernel, store, policy, scope, choose=choose, undo=undo)
     except (RxlaneError, OSError, KeyboardInterrupt):
         # The guard goes only where nothing is left for it.

@@ -17,7 +17,7 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
-from rxlane.plan import HOST, HOST_INDEX
+from rxlane.plan import HOST, HOST_INDEX, Plan
 from rxlane.present import found_again
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, age, not_newer, start_of
@@ -104,12 +104,13 @@ def arm(
         raise
 
 
-def refuse_unguarded(store: Store, pending: Pending) -> None:
-    """Raise REFUSED where the wait ended before anything was written. For one who has the lock."""
+def guarded(store: Store, pending: Pending, plan: Plan) -> Plan:
+    """Return the plan; REFUSED where the wait ended before anything was written. With the lock."""
     found = store.pending.load()
     if found is None or found.token != pending.token:
         problem = f"the wait for a confirmation ended before the lock was free, {UNCHANGED}"
         raise RxlaneError(Kind.REFUSED, problem, remedy="apply again")
+    return plan
 
 
 def _ready(store: Store, pending: Pending) -> Pending:

@@ -181,8 +181,7 @@ def _near(draft: Draft, placer: Placer, one: _Handler) -> tuple[int, ...]:
     found = topology.pool(host, snapshot.vcpus, like.exclusive, like.realtime, cpu0)
     placement, node = one.section.thread_placement, one.link.node
     every = topology.restrict(host, found or host.open, placement, node)
-    free = tuple(n for n in every if not placer.busy(n)) or every
-    return tuple(sorted(topology.near(host, free, node)))
+    return tuple(sorted(placer.shared(every, node)))
 
 
 def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:

@@ -98,10 +98,7 @@ class _Chooser:
         one that is bound leaves its node for nothing but pollers.
         """
         every = tuple(sorted(self._pool(one)))
-        if one.exclusive:
-            return every
-        free = tuple(n for n in every if not self._placer.busy(n)) or every
-        return topology.near(self._host, free, one.link.node)
+        return every if one.exclusive else self._placer.shared(every, one.link.node)
 
     def _request(self, one: Wanted) -> Request:
         return Request(

@@ -314,6 +314,10 @@ class Placer:
         free = tuple(n for n in every if not self.busy(n)) or every
         return near(self.topology, tuple(n for n in free if n not in self.vcpus) or free, node)
 
+    def shared(self, cpus: tuple[int, ...], node: int | None) -> tuple[int, ...]:
+        """Return those of the CPUs near the node among which a thread may move, pollers' last."""
+        return near(self.topology, tuple(n for n in cpus if not self.busy(n)) or cpus, node)
+
     def ring(self, link: Link, cpus: Sequence[int], past: int) -> tuple[int, ...]:
         """Return the CPUs in the order in which a device's interrupts go along them, first threads
         of cores before second ones and CPU 0 last, from so many past the device's start.
