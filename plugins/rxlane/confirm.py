@@ -18,7 +18,7 @@ from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX, Plan
-from rxlane.present import found_again
+from rxlane.present import found_again, of_this_boot
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, age, not_newer, start_of
 from rxlane.sysfs import Sysfs
@@ -237,8 +237,8 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
 
 def _absent(kernel: Kernel, store: Store) -> tuple[int, ...]:
     """Return the indexes of devices that have originals and are not here."""
-    journal = store.load()
-    if journal is None or journal.boot_id != kernel.boot_id():
+    journal = of_this_boot(store, kernel.boot_id())
+    if journal is None:
         return ()
     links = kernel.observe(None, ()).links
     entries = found_again(kernel, journal, links).entries

@@ -20,6 +20,7 @@ from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
 from rxlane.plan import HOST, HOST_INDEX, Plan
 from rxlane.policy import FLOW_STEERING, Given
+from rxlane.present import of_this_boot
 from rxlane.rollback import RolledBack, rollback
 from rxlane.sysfs import Sysfs
 
@@ -242,8 +243,8 @@ class KeptLink:
         """Learn from the journal whether one that was killed had the table written for this."""
         if self._flows is not None:
             return
-        journal = self._store.load()
-        entries = () if journal is None or journal.boot_id != self._boot_id else journal.entries
+        journal = of_this_boot(self._store, self._boot_id)
+        entries = () if journal is None else journal.entries
         known = {(e.ifindex, e.item) for e in entries}
         self._flows = known >= {(HOST_INDEX, FLOW_ENTRIES), (self._ifindex, RFS)}
 

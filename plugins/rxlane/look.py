@@ -162,13 +162,14 @@ def link(args: argparse.Namespace) -> int:
     from rxlane import linkfile, udevdb
     from rxlane.journal import Store
     from rxlane.kernel import Linux
+    from rxlane.present import of_this_boot
     from rxlane.sysfs import Sysfs
 
     kernel = Linux()
     snapshot = kernel.observe()
     (device,) = request.resolve([args.device], snapshot)
-    journal = Store(args.state).load()
-    entries = () if journal is None or journal.boot_id != kernel.boot_id() else journal.entries
+    journal = of_this_boot(Store(args.state), kernel.boot_id())
+    entries = () if journal is None else journal.entries
     found = linkfile.layout(snapshot, device, entries)
     known = udevdb.properties(Sysfs(), device.ifindex) or {}
     sys.stdout.write(linkfile.render(found, device.name, known.get(udevdb.FILE)))

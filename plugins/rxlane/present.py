@@ -26,6 +26,12 @@ def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[st
     return journal, ()
 
 
+def of_this_boot(store: Store, boot_id: str) -> Journal | None:
+    """Return the journal to look at, where there is one whose settings are the running host's."""
+    journal = store.load()
+    return None if journal is None or journal.boot_id != boot_id else journal
+
+
 def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Journal:
     """Return the journal with the indexes that its devices have now, by their folders.
 

@@ -36,6 +36,7 @@ from rxlane.journal import DIRECTORY, Store
 from rxlane.kernel import Kernel, Linux
 from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
+from rxlane.present import of_this_boot
 from rxlane.profile import unquote
 from rxlane.revert import originals
 from rxlane.rollback import rollback
@@ -198,9 +199,7 @@ class Adapter:
         named = {device for row in rows for device in row.devices}
         try:
             policy, kernel = self.policy(rows), self._open_kernel()
-            journal = self.store.load()
-            if journal is not None and journal.boot_id != kernel.boot_id():
-                journal = None
+            journal = of_this_boot(self.store, kernel.boot_id())
             snapshot = kernel.observe(None, reads(policy, ()))
             view, others = View.of(snapshot), claims.Others(self.store, kernel)
             # As apply() does: what auto gives may start from an original.
