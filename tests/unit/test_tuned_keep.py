@@ -346,8 +346,9 @@ def break_down(daemon: Daemon, failure: Exception, monkeypatch: pytest.MonkeyPat
 
 
 def put_right(daemon: Daemon) -> bool:
-    daemon.host.write_napi(8194, {"threaded": "off"})
-    daemon.sources[-1].tell(UP)
+    with daemon.joint._lock:  # an apply in a thread may have written, and keep nothing yet
+        daemon.host.write_napi(8194, {"threaded": "off"})
+        daemon.sources[-1].tell(UP)
     return until(lambda: daemon.off() == {1})
 
 
