@@ -132,4 +132,4 @@ bench-cost: venv ## what laying out 4096 queues costs, on this machine's kernel 
 	$(PYTHON) tests/bench/cost.py $(ARGS)
 
 clean: ## remove build/ (the cache of kernels and roots stays)
-	rm -rf build
+	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name apt-key -exec rm -rf {} +

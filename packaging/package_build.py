@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[1]
@@ -50,6 +51,23 @@ def digest(tree: Path, epoch: int) -> str:
         total.update(f"\n{path.relative_to(tree)} {executable} ".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
+
+
+def package_name(package: Path) -> str:
+    """What a .deb or .rpm is a package of, by its file's name: that without version and machine."""
+    if package.suffix == ".deb":
+        return package.name.partition("_")[0]
+    return package.name.rsplit("-", 2)[0]
+
+
+def make_room(output: Path, packages: Sequence[Path]) -> None:
+    """Make the folder, without the files that these packages replace; others' stay."""
+    output.mkdir(parents=True, exist_ok=True)
+    names = {package_name(package) for package in packages}
+    for suffix in {package.suffix for package in packages}:
+        for old in output.glob(f"*{suffix}"):
+            if package_name(old) in names:
+                old.unlink()
 
 
 def logged(argv: list[str], cwd: Path, log: Path, epoch: int) -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from package_build import TREE, logged
+from package_build import TREE, logged, make_room
 
 RPM = TREE / "packaging" / "rpm"
 MACROS = RPM / "macros-debian"
@@ -39,10 +39,8 @@ def lint(specs: Sequence[Path], rpms: Sequence[Path], config: str, work: Path, e
 
 
 def collect(rpms: Sequence[Path], output: Path, label: str) -> None:
-    """Copy the packages into `output` in place of those that were there, and print their sums."""
-    output.mkdir(parents=True, exist_ok=True)
-    for old in output.glob("*.rpm"):
-        old.unlink()
+    """Copy the packages into `output` in place of earlier ones, and print their sums."""
+    make_room(output, rpms)
     for rpm in rpms:
         shutil.copy2(rpm, output)
         print(f"{label}: {hashlib.sha256(rpm.read_bytes()).hexdigest()}  {rpm.name}")

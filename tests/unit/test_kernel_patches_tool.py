@@ -92,6 +92,13 @@ def test_fuzz_is_refused(patches: Path, tree: Path) -> None:
     assert "0001-a.patch (1 of 2) does not apply" in refused(patches, "apply", "6.12", tree)
 
 
+def test_a_failure_in_the_middle_leaves_nothing(patches: Path, tree: Path) -> None:
+    (tree / "net/new").write_text("a file where the series has a folder")
+    before = read(tree)
+    assert "net/new" in refused(patches, "apply", "6.12", tree)
+    assert read(tree) == before
+
+
 def test_twice_is_refused(patches: Path, tree: Path) -> None:
     run(patches, "apply", "6.12", tree)
     refused(patches, "apply", "6.12", tree)
@@ -132,6 +139,13 @@ def test_debian_packaging(patches: Path, tree: Path) -> None:
         copy = (tree / "debian/patches" / line).read_text()
         assert copy == (patches / "6.12" / Path(line).name).read_text()
     assert "already" in refused(patches, "debian", "6.12", tree)
+
+
+def test_debian_packaging_after_a_run_that_was_ended(patches: Path, tree: Path) -> None:
+    write(tree, {"debian/patches/series": "", "debian/patches/rxlane/0001-a.patch": "half"})
+    assert run(patches, "debian", "6.12", tree).returncode == 0
+    copy = (tree / "debian/patches/rxlane/0001-a.patch").read_text()
+    assert copy == (patches / "6.12/0001-a.patch").read_text()
 
 
 def test_combined_applies_like_the_series(patches: Path, tree: Path) -> None:

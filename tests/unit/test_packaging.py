@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import rxlane
+from package_build import make_room
 from rxlane import cli
 from rxlane.journal import Store
 from rxlane.plan import TUNED, Entry, Journal
@@ -134,7 +135,8 @@ PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
     def below(self, text: str) -> str:
         """The script with its absolute paths below this host."""
         for top in ("/etc/tuned", "/usr/lib/tuned", "/var/lib/rxlane", "/usr/libexec/rxlane",
-                    "/usr/bin/python3", "/run/systemd", "/run/udev", "/run/rxlane"):  # fmt: skip
+                    "/usr/bin/python3", "/usr/sbin/policy-rc.d", "/run/systemd", "/run/udev",
+                    "/run/rxlane"):  # fmt: skip
             text = text.replace(top, str(self.root) + top)
         return text
 
@@ -334,6 +336,8 @@ def test_only_an_apply_of_this_boot_keeps_an_upgrade_back(host: Host) -> None:
     host.script("unconfirmed.sh", "install")
     with pytest.raises(subprocess.CalledProcessError):
         host.script("unconfirmed.sh", "upgrade", "0.1.0")
+    host.command("cat", 1)  # as in a chroot without /proc
+    host.script("unconfirmed.sh", "upgrade", "0.1.0")
 
 
 def test_every_package_with_a_part_in_an_apply_keeps_back() -> None:
@@ -363,6 +367,19 @@ def test_installation_starts_services_that_udev_could_not(host: Host) -> None:
     # Removed and not purged, then installed.
     assert installed(host, "0.1.0") == started * 2
     assert configured(host, "0.2.0") == started * 2, "an upgrade"
+
+
+@pytest.mark.parametrize(("says", "starts"), [(0, 1), (104, 1), (101, 0), (1, 0)])
+def test_an_administrator_who_lets_nothing_start(host: Host, says: int, starts: int) -> None:
+    (host.root / "run/systemd/system").mkdir(parents=True)
+    (host.root / "run/udev/data").mkdir(parents=True)
+    (host.root / "run/udev/data/n2").write_text("E:NAPI_RPS=off\n")
+    host.command("policy-rc.d", says)
+    (host.root / "usr/sbin").mkdir()
+    (host.root / "bin/policy-rc.d").rename(host.root / "usr/sbin/policy-rc.d")
+    unit = "rxlane-link@2.service"
+    started = [f"systemctl start --no-block {unit}"] * starts
+    assert installed(host, "") == [f"policy-rc.d {unit} start", *started]
 
 
 def installed(host: Host, before: str) -> list[str]:
@@ -401,7 +418,27 @@ def test_only_purge_drops_the_journal(host: Host) -> None:
     assert not (host.root / "var/lib/rxlane").exists()
 
 
+def test_purge_from_an_image_leaves_the_host_alone() -> None:
+    """As by dpkg --root --force-script-chrootless."""
+    assert re.findall(r"\S*/var/lib/rxlane\S*", _debian("rxlane.postrm")) == [
+        '"$DPKG_ROOT/var/lib/rxlane"'
+    ]
+
+
 # -- the build script -------------------------------------------------------------------------
+
+
+def test_an_output_folder_keeps_what_is_of_others(tmp_path: Path) -> None:
+    stays = {"other_1_all.deb", "rxlane-extra_0.1.0_all.deb", "rxlane-0.1.0-1.noarch.rpm"}
+    for name in (*stays, "rxlane_0.1.0_all.deb", "ethtool_1%3a6.1-1_amd64.deb"):
+        (tmp_path / name).touch()
+    new = [Path("rxlane_0.2.0_all.deb"), Path("ethtool_1%3a6.2-1_amd64.deb")]
+    make_room(tmp_path, new)
+    assert {path.name for path in tmp_path.iterdir()} == stays
+    make_room(tmp_path, [Path("rxlane-0.2.0-1.src.rpm"), Path("rxlane-0.2.0-1.noarch.rpm")])
+    assert {path.name for path in tmp_path.glob("*.rpm")} == set()
+    make_room(tmp_path / "new", new)
+    assert (tmp_path / "new").is_dir()
 
 
 @pytest.fixture(scope="module")
