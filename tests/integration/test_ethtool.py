@@ -109,6 +109,18 @@ def test_sets_one_and_all(host: Space) -> None:
     assert (napi["gro-flush-timeout"], napi["defer-hard-irqs"]) == (2**64 - 1, 2**31 - 1)
 
 
+def test_busy_poll_where_the_kernel_knows_it_or_not(host: Space) -> None:
+    """Threaded mode came to single NAPIs in 6.17, busy-poll in 6.19."""
+    first = host.napis()["v0"][0]["id"]
+    done = ethtool(host, "--set-napi", "v0", "all", "threaded", "busy-poll")
+    if done.returncode == 0:
+        assert host.modes("v0") == ["busy-poll"] * QUEUES
+    else:
+        why = "kernel does not support threaded busy-poll"
+        assert one_line(done) == f"NAPI {first}: {why}; 0 of {QUEUES} updated"
+    assert ethtool(host, "--set-napi", "v0", "all", "threaded", "off").returncode == 0
+
+
 @pytest.mark.parametrize("value", [0, 2**31, 2**32 - 1, 2**32, 2**64 - 1])
 @pytest.mark.parametrize("name", ["gro-flush-timeout", "irq-suspend-timeout"])
 def test_timers_of_any_size(host: Space, name: str, value: int) -> None:
