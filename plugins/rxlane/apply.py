@@ -28,7 +28,15 @@ from rxlane.parallel import uninterrupted
 from rxlane.places import Folder
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.present import found_again, load_current
-from rxlane.revert import Carried, carry, originals, renamed, threads_of
+from rxlane.revert import (
+    Carried,
+    carry,
+    indexes_by_name,
+    names_by_index,
+    originals,
+    renamed,
+    threads_of,
+)
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import GONE
@@ -294,7 +302,7 @@ class _Round:
 
 
 def _collect(undo: Undo, view: View, values: Mapping[Target, Value]) -> None:
-    index = {link.name: link.ifindex for link in view.snapshot.links} | {HOST: HOST_INDEX}
+    index = indexes_by_name(view.snapshot.links)
     for (device, queue, item), value in values.items():
         entry = Entry(device, index[device], queue, item, value, None)
         undo.setdefault((entry.ifindex, queue, item), entry)
@@ -367,7 +375,7 @@ def _put_all_back(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
     if failed:
         return failed
     now = kernel.observe(None, items)
-    here = {HOST_INDEX, *(link.ifindex for link in now.links)}
+    here = names_by_index(now.links)
     gone = [f"{entry.target}: {GONE}" for entry in undo if entry.ifindex not in here]
     back = missing(View.of(now), _values(undo, now))
     return [*gone, *(f"{target}: {why}" for target, why in back.items())]

@@ -220,13 +220,13 @@ def _arm(
     from rxlane.decide import decide
     from rxlane.journal import Store
     from rxlane.kernel import Linux
-    from rxlane.plan import HOST, HOST_INDEX
+    from rxlane.revert import indexes_by_name
     from rxlane.sysfs import Sysfs
 
     plan = decide(snapshot, policy)  # what is refused needs no guard
     # Taps are laid out with the devices that are named.
     names = {link.name for link in links} | {change.target.device for change in plan.changes}
-    called = {HOST: HOST_INDEX} | {link.name: link.ifindex for link in snapshot.links}
+    called = indexes_by_name(snapshot.links)
     scope = [index for name, index in called.items() if name in names] if links else None
     login = session.current(Sysfs())
     own = confirm.this_process()

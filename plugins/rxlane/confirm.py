@@ -17,8 +17,9 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
-from rxlane.plan import HOST, HOST_INDEX, Plan
+from rxlane.plan import Plan
 from rxlane.present import found_again, of_this_boot
+from rxlane.revert import names_by_index
 from rxlane.rollback import RolledBack, bring_back
 from rxlane.session import Login, age, not_newer, start_of
 from rxlane.sysfs import Sysfs
@@ -242,7 +243,7 @@ def _absent(kernel: Kernel, store: Store) -> tuple[int, ...]:
         return ()
     links = kernel.observe(None, ()).links
     entries = found_again(kernel, journal, links).entries
-    here = {HOST_INDEX, *(link.ifindex for link in links)}
+    here = names_by_index(links)
     return tuple(sorted({e.ifindex for e in entries if e.ifindex not in here}))
 
 
@@ -262,8 +263,7 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
     """Return what the devices are called now, HOST for the host's settings."""
     if pending.devices is None:
         return None
-    links = kernel.observe(None, ()).links
-    called = {link.ifindex: link.name for link in links} | {HOST_INDEX: HOST}
+    called = names_by_index(kernel.observe(None, ()).links)
     return {called[index] for index in pending.devices if index in called}
 
 

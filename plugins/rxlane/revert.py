@@ -88,12 +88,22 @@ class Carried:
     returns: bool = False
 
 
+def names_by_index(links: Iterable[Link]) -> dict[int, str]:
+    """Return the names of these devices, and HOST, by the indexes that a journal has."""
+    return {HOST_INDEX: HOST} | {link.ifindex: link.name for link in links}
+
+
+def indexes_by_name(links: Iterable[Link]) -> dict[str, int]:
+    """The inverse of names_by_index()."""
+    return {HOST: HOST_INDEX} | {link.name: link.ifindex for link in links}
+
+
 def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, ...]:
     """Return the entries under their devices' present names; those of lost devices are left out.
 
     A device's index is not used again within a boot.
     """
-    names = {link.ifindex: link.name for link in links} | {HOST_INDEX: HOST}
+    names = names_by_index(links)
     return tuple(
         e if e.device == names[e.ifindex] else replace(e, device=names[e.ifindex])
         for e in entries
@@ -141,7 +151,7 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
     its folder, and, for all the kernel does, with our settings: without these entries they would
     pass for its own. Once another device has the name it is no longer waited for.
     """
-    present = {HOST_INDEX, *(link.ifindex for link in links)}
+    present = names_by_index(links)
     names = {link.name for link in links}
     return tuple(
         replace(e, after=None)
@@ -212,7 +222,7 @@ def _entries(
     view: View,
 ) -> Iterable[Entry]:
     """Return what the journal is to hold of the devices that are here."""
-    index = {link.name: link.ifindex for link in view.snapshot.links} | {HOST: HOST_INDEX}
+    index = indexes_by_name(view.snapshot.links)
     given_up = {t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None}
     entries = {**known, **given_up}
     entries |= _held(entries, holds)
