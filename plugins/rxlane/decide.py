@@ -36,6 +36,7 @@ from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import CPUS, DEFER, FLUSH, IRQ_CPUS, MODES, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
+from rxlane.options import option_of
 from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
 from rxlane.sections import FlowSteering, Policy, Section
@@ -379,7 +380,7 @@ def _timers(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> 
     for item, value in wanted.items():
         if value is None or not managed:
             continue
-        reason = section.reason(item.replace("-", "_"))
+        reason = section.reason(option_of(item))
         if ATTRIBUTE[item] in draft.view.snapshot.capabilities.settable:
             for lane in managed:
                 draft.want(Target(link.name, lane.queue.index, item), value, reason)

@@ -26,6 +26,7 @@ from rxlane.items import (
 )
 from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
 from rxlane.moderation import FIXED_FRAMES
+from rxlane.options import option_of
 from rxlane.plan import LINK_RESET, WHOLE, Change, Target, disruption
 from rxlane.sections import MAX, Policy, Section
 from rxlane.settings import View, read_device
@@ -191,7 +192,7 @@ def _values(draft: Draft, section: Section, link: Link) -> dict[str, Asked]:
     for item in (i for i in (*RING_ITEMS, *COALESCE_ITEMS) if i in asked):
         value = _tunable(draft, link, item, asked[item])
         if value is not None:
-            found[item] = Asked(value, item.replace("-", "_"))
+            found[item] = Asked(value, option_of(item))
     return found | _single_frames(draft, link, asked, found)
 
 

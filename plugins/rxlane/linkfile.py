@@ -42,6 +42,7 @@ from rxlane.items import (
 )
 from rxlane.linkkeys import NAMES, Key
 from rxlane.model import Link, Snapshot
+from rxlane.options import option_of
 from rxlane.plan import HOST, WHOLE, Entry, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, KINDS, NAPI, Given
 from rxlane.settings import View
@@ -139,7 +140,7 @@ def _steps(view: View) -> tuple[Step, ...]:
     """Return them in an order in which each leaves what was found before as it is."""
     return (
         Step(NAPI, (THREADED,), _modes),
-        *(Step(NAPI, (i,), _same(i.replace("-", "_"))) for i in (DEFER, FLUSH, SUSPEND)),
+        *(Step(NAPI, (i,), _same(option_of(i))) for i in (DEFER, FLUSH, SUSPEND)),
         Step(NAPI, (CPUS,), _cpus("thread_cpus", PLACEMENTS)),
         Step(NAPI, (SCHED,), _sched()),
         Step(IRQ_LAYOUT, (IRQ_CPUS,), _cpus("irq_cpus", PLACEMENTS)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rxlane import policy
 from rxlane.errors import RxlaneError, with_notes
 from rxlane.items import COALESCE_ITEMS, RING_ITEMS
-from rxlane.options import Reader, similar
+from rxlane.options import Reader, option_of, similar
 from rxlane.policy import IRQ_LAYOUT, KINDS, Given
 
 PREFIX = "NAPI_"
@@ -21,7 +21,7 @@ PREFIX = "NAPI_"
 OF_SYSTEMD = {
     "channels",
     "allow_session_reset",
-    *(item.replace("-", "_") for item in (*RING_ITEMS, *COALESCE_ITEMS)),
+    *(option_of(item) for item in (*RING_ITEMS, *COALESCE_ITEMS)),
 }
 # These are one for the whole host, so no interface's.
 OF_HOST = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reading one option after the other out of a section's text. Pure."""
+"""What an option is called, and reading one after the other out of a section's text. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class Option:
 
     name: str
     hint: str
+
+
+def option_of(item: str) -> str:
+    """Return the option of a ring, of coalescing or of a NAPI's timers, called as its item is."""
+    return item.replace("-", "_")
 
 
 def similar(name: str, names: Collection[str], manual: str, prefix: str = "") -> str:

@@ -26,7 +26,7 @@ from rxlane.items import (
     RING_ITEMS,
     SWITCHES,
 )
-from rxlane.options import Option, Reader
+from rxlane.options import Option, Reader, option_of
 from rxlane.sections import (
     MAX,
     RFS_AUTO,
@@ -184,19 +184,19 @@ def _amount(read: Reader, option: str, high: int) -> int | str | None:
 
 
 def _tunables(read: Reader) -> tuple[tuple[str, int | str], ...]:
-    """Read rings and coalescing; an option is called as its item, with underscores."""
+    """Read rings and coalescing."""
     found: dict[str, int | str | None] = {}
     for item in RING_ITEMS:
-        found[item] = _amount(read, item.replace("-", "_"), MAX_RING)
+        found[item] = _amount(read, option_of(item), MAX_RING)
     for item in COALESCE_ITEMS:
-        name = item.replace("-", "_")
+        name = option_of(item)
         switch = item in SWITCHES
         found[item] = (
             read.choice(name, (ON, OFF)) if switch else read.integer(name, 0, MAX_COALESCE)
         )
     for usecs, frames in FRAMES_OF.items():
         if found[usecs] == found[frames] == 0:
-            of_usecs, of_frames = usecs.replace("-", "_"), frames.replace("-", "_")
+            of_usecs, of_frames = option_of(usecs), option_of(frames)
             problem = f"leaves no interrupt beside {of_usecs}=0"
             raise read.fail(of_frames, problem, f"give {of_frames}=1, an interrupt for each packet")
     return tuple((item, value) for item, value in found.items() if value is not None)
