@@ -10,7 +10,7 @@ open end, `4-`. Masks are hexadecimal in groups of 32 bits, `1,0000000f`, as sys
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 # Beyond any CONFIG_NR_CPUS (8192 on x86) and any queue count; it keeps `0-4000000000` cheap.
@@ -64,6 +64,11 @@ def _number(digits: str) -> int:
 def render(numbers: Iterable[int]) -> str:
     """Return the shortest plain list, as the kernel prints it: `0-3,8`."""
     return _render(numbers if isinstance(numbers, tuple) else tuple(numbers))
+
+
+def named(what: str, numbers: Collection[int]) -> str:
+    """Return the list behind the word for one of them, as `CPU 3` or `CPUs 0-3,8`."""
+    return f"{what}{'s' if len(numbers) > 1 else ''} {render(numbers)}"
 
 
 @lru_cache(MEMORY)

@@ -106,7 +106,7 @@ def _starving(one: Wanted, starved: Chosen, over: Collection[Chosen]) -> RxlaneE
     what = "busy-polling threads" if many else f"a busy-polling thread{whose}"
     thread = "a thread" if other.helper is None else f"rx thread {other.helper}"
     problem = (
-        f"on CPU{'s' if many else ''} {cpulist.render(cpus)} {what} of priority {poller.priority}"
+        f"on {cpulist.named('CPU', cpus)} {what} of priority {poller.priority}"
         f" {'leave' if many else 'leaves'} no time to {thread} of {other.link.name} queue"
         f" {other.lane.queue.index}"
     )

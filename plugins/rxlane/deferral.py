@@ -29,8 +29,7 @@ def warn(draft: Draft, section: Section, link: Link, queues: Iterable[int]) -> N
         if problem is not None:
             groups.setdefault(problem, []).append(queue)
     for problem, own in groups.items():
-        plural = "s" if len(own) > 1 else ""
-        draft.warnings.append(f"{link.name} queue{plural} {cpulist.render(own)}: {problem}")
+        draft.warnings.append(f"{link.name} {cpulist.named('queue', own)}: {problem}")
 
 
 def _value(draft: Draft, link: Link, queue: int, item: str) -> int:

@@ -190,8 +190,7 @@ def check_work(
     taken = sorted({*cpus}.intersection(polled))
     if not taken:
         return
-    of = f"CPU{'s' if len(taken) > 1 else ''} {cpulist.render(taken)}"
-    problem = f"real-time busy-polling threads never leave {of}"
+    problem = f"real-time busy-polling threads never leave {cpulist.named('CPU', taken)}"
     if len(taken) == len({*cpus}):
         raise _refused(section, option, problem, "give CPUs that no such thread has")
     draft.warnings.append(f"{section.reason(option)}: {problem}")

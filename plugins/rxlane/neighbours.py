@@ -71,4 +71,4 @@ def named(rows: Iterable[Chosen]) -> str:
     rest = len(devices) - SHOWN
     names = ", ".join(devices[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
     cpus = {n for _, own in rows for n in own}
-    return f"{names} on CPU{'s' if len(cpus) > 1 else ''} {cpulist.render(cpus)}"
+    return f"{names} on {cpulist.named('CPU', cpus)}"

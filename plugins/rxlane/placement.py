@@ -229,7 +229,7 @@ def _too_many(host: Topology, group: list[Chosen], used: set[int]) -> RxlaneErro
         return refuse(last, "thread_cpus", problem, remedy)
     word = last.section.placement
     others = "leaves the others to the host" if word == topology.AUTO else "takes no others"
-    cpus = f"CPU{'s' if len(used) > 1 else ''} {cpulist.render(used)}"
+    cpus = cpulist.named("CPU", used)
     problem = f"{len(group)} busy-polling threads for {cpus} ({word} {others})"
     own = [one.lane.queue.index for one, _ in group if one.link is last.link]
     such = ""
