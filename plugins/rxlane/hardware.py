@@ -123,7 +123,7 @@ def _resized(link: Link, wanted: Mapping[str, int], unborn: int) -> Link:
     queues: list[Queue] = []
     napis = list(link.napis)
     for kind, count in totals(link, wanted).items():
-        own = sorted((q for q in link.queues if q.kind == kind), key=lambda q: q.index)
+        own = link.queues_of(kind)
         queues.extend(own[:count])
         for index in range(len(own), count):
             queue = _unborn(kind, index, own[0] if own else None, unborn - index)

@@ -228,6 +228,10 @@ class Link:
     def count(self, kind: str) -> int:
         return sum(1 for q in self.queues if q.kind == kind)
 
+    def queues_of(self, kind: str) -> list[Queue]:
+        """Return the queues of one kind, ascending."""
+        return sorted((q for q in self.queues if q.kind == kind), key=lambda q: q.index)
+
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
@@ -405,7 +409,7 @@ def lanes(index: Index, link: Link) -> Iterator[Lane]:
     napis = {n.napi_id: n for n in link.napis}
     threads, irqs = index.threads, index.irqs
     first: dict[int, int] = {}
-    for queue in sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index):
+    for queue in link.queues_of("rx"):
         napi = None if queue.napi_id is None else napis.get(queue.napi_id)
         if napi is None:
             yield Lane(link.name, queue, None, _get(irqs, queue.irq), None, None)

@@ -266,7 +266,7 @@ def exclude(draft: Draft, devices: Iterable[Device]) -> None:
     for section, link in devices:
         if not draft.wanted(Target(link.name, WHOLE, RX_THREADS)):
             continue
-        queues = sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index)
+        queues = link.queues_of("rx")
         reason = f"{section.reason('rx_threads')}: {ONE_OF_BOTH}"
         for queue in queues:
             steered: tuple[tuple[str, object, Value], ...] = (

@@ -83,13 +83,9 @@ def _polled(draft: Draft, bound: Mapping[tuple[str, int], int]) -> dict[tuple[st
     return {key: cpus[0] for key, cpus in own.items() if len(cpus) == 1} | dict(bound)
 
 
-def _receiving(link: Link) -> list[Queue]:
-    return sorted((q for q in link.queues if q.kind == "rx"), key=lambda q: q.index)
-
-
 def _steered(draft: Draft, link: Link) -> list[Queue]:
     """Return the receive queues that are not kept as they are for management."""
-    return _receiving(link)[draft.aside.get(link.name, 0) :]
+    return link.queues_of("rx")[draft.aside.get(link.name, 0) :]
 
 
 def _rps(
@@ -104,7 +100,7 @@ def _rps(
     if section.rps != OFF and draft.separated(link):
         draft.skip(link.name, WHOLE, RPS, "left-alone", SEPARATED)
         return
-    own, every = _steered(draft, link), len(_receiving(link))
+    own, every = _steered(draft, link), link.count("rx")
     reason = section.reason("rps")
     near = placer.ordinary(link.node)
     if own and all(queue.rps_cpus is None for queue in own):
@@ -179,14 +175,14 @@ def _xps(
 ) -> None:
     if section.xps is None:
         return
-    senders = sorted((q for q in link.queues if q.kind == "tx"), key=lambda q: q.index)
+    senders = link.queues_of("tx")
     if not any(q.xps_cpus is not None for q in senders):
         many = len(senders) > 1
         why = "kernel has no XPS" if many else "a device with one TX queue has nothing to choose"
         draft.skip(link.name, WHOLE, XPS, "unsupported" if many else "left-alone", why)
         return
     dealt = _senders_cpus(draft, link, senders, polled) if section.xps == "auto" else ()
-    receivers = {q.index for q in _receiving(link)}
+    receivers = {q.index for q in link.queues_of("rx")}
     for at, queue in enumerate(senders):
         if queue.xps_cpus is None:
             continue
@@ -225,7 +221,7 @@ def _homes(
     link: Link, senders: Iterable[Queue], polled: Mapping[tuple[str, int], int]
 ) -> list[int | None]:
     """Return where each queue is polled that shares a receive queue's NAPI or interrupt."""
-    places = [(queue, polled.get((link.name, queue.index))) for queue in _receiving(link)]
+    places = [(queue, polled.get((link.name, queue.index))) for queue in link.queues_of("rx")]
     napis: dict[int | None, int | None] = {q.napi_id: place for q, place in reversed(places)}
     irqs: dict[int | None, int | None] = {q.irq: place for q, place in reversed(places)}
     for known in (napis, irqs):
@@ -244,7 +240,7 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
         draft.skip(name, WHOLE, RFS, "left-alone", SEPARATED)
     devices = [(section, link) for section, link in devices if link.name not in apart]
     wanted = [(section, link) for section, link in devices if section.rfs]
-    queues = sum(len(_receiving(link)) for _, link in wanted)
+    queues = sum(link.count("rx") for _, link in wanted)
     entries = 0
     for section, _ in wanted:
         enough = max(LEAST_FLOWS, FLOWS_A_QUEUE * queues)

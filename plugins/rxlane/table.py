@@ -175,7 +175,7 @@ def _short(text: str) -> str:
 
 def _sources(link: Link) -> list[str]:
     """One line that says where the links between queue, NAPI and IRQ are known from."""
-    own = [q for q in link.queues if q.kind == "rx"]
+    own = link.queues_of("rx")
     if not own or not link.up:
         return []
     napi = ", ".join(sorted({q.napi_source for q in own}))
