@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A driver's own counters, `ethtool -S`. Of these there is no netlink command.
 
-Names differ from driver to driver; counters_of() knows the
-common spellings of "packets that RX queue N received".
+Names differ from driver to driver; packets_of() knows the common spellings of "packets that RX
+queue N received".
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read what is one for the whole host: sysctls, workers' CPUs, other programs, limits."""
+"""Read what is one for the whole host: sysctls, other programs, limits, whether it is virtual."""
 
 from __future__ import annotations
 

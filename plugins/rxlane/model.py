@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What rxlane knows about a host: frozen data, no behaviour of its own.
+"""What rxlane knows about a host: frozen data, and the lanes that it makes up. Pure.
 
 Units: timeouts in nanoseconds, priorities as the kernel counts them (1..99 for real-time classes),
 CPU and node numbers as in /sys/devices/system. None means "the kernel does not report it".

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What rxlane wants to change and keeps in its journal: frozen data, no behaviour of its own."""
+"""What rxlane wants to change and keeps in its journal: frozen data. Pure.
+
+And what goes by a setting's address alone: its phase, what writing it does to traffic, whether it
+is of a thread that comes or goes with others.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whole texts and hosts made fit for terminals and XML files. Pure.
+"""Whole texts and hosts made fit for terminals and XML files, and recordings fit to hand on.
 
-A device may be called almost anything, with an ESC in it, and a recorded host says whatever its
-file does.
+Pure. A device may be called almost anything, with an ESC in it, and a recorded host says whatever
+its file does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which CPU a lane's thread goes to, and what real-time threads must not take. Pure."""
+"""Which CPUs a placement chooses from, and what real-time threads must not take. Pure."""
 
 from __future__ import annotations
 
