@@ -32,11 +32,10 @@ from rxlane.model import (
 )
 from rxlane.plan import Journal
 from unit.simwrites import SimKernel
+from unit.synthetic import KERNELS
 
-STOCK = Capabilities(netdev=True)
-TIMERS_ONLY = Capabilities(True, True, (5, 6, 7), 0)
-THREADED = Capabilities(True, True, (5, 6, 7, 8), 1)
-BUSY_POLL = Capabilities(True, True, (5, 6, 7, 8), 2)
+STOCK, TIMERS_ONLY = KERNELS["netdev"], KERNELS["timers"]
+THREADED, BUSY_POLL = KERNELS["threaded"], KERNELS["busy-poll"]
 
 
 class MemoryStore(Store):
