@@ -4,25 +4,20 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rxlane import converge, events
+from rxlane import converge
 from rxlane.apply import Applied
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import APPLIED, LOST, Event, Links
+from rxlane.events import APPLIED, Event
 from rxlane.journal import Store
 from rxlane.model import Thread
-from rxlane.places import Folder
 from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
-from rxlane.rtnetlink import LinkState
 from unit import keeping, simhost
 from unit.asking import policy
 from unit.keeping import CHANNELS, FEATURES, UP, Bench, Clock
@@ -336,102 +331,6 @@ def test_unmovable_interrupts_are_tried_once(
     assert tried == [41] and bench.log == []
 
 
-# -- the loop, on real descriptors ----------------------------------------------------------------
-
-
-class Pipe:
-    """Sources whose announcements are bytes in a pipe."""
-
-    def __init__(self) -> None:
-        self.out, self.into = os.pipe()
-        self.descriptors = (self.out,)
-        self.links = Links([LinkState(2, "eth0", True)])
-
-    def renew(self) -> None: ...
-
-    def refresh(self, folders: Mapping[str, Folder]) -> None: ...
-
-    def read(self, descriptor: int) -> Iterable[Event]:
-        os.read(descriptor, 100)
-        return [UP]
-
-
-def test_loop_wakes_looks_and_stops() -> None:
-    pipe, stop, looked = Pipe(), os.eventfd(0), threading.Event()
-
-    def replan(choose: Choose) -> Applied | None:
-        looked.set()
-        return Applied(Plan(), 0)
-
-    quiet = Converger(replan, lambda level, text: None)
-    loop = threading.Thread(
-        target=converge.keep,
-        args=(pipe, quiet, stop, lambda event: True),
-    )
-    loop.start()
-    assert not looked.wait(0.1)
-    os.write(pipe.into, b"x")
-    assert looked.wait(5)
-    events.wake_up(stop)
-    loop.join(5)
-    assert not loop.is_alive()
-
-
-class Failing(Pipe):
-    """One whose links, or what is to be followed, cannot be read some times."""
-
-    def __init__(self, renewing: int = 0, following: int = 0) -> None:
-        super().__init__()
-        self.left = {"renew": renewing, "refresh": following}
-
-    def renew(self) -> None:
-        self._fail("renew", RxlaneError(Kind.KERNEL, "links: changed while they were read"))
-
-    def refresh(self, folders: Mapping[str, Folder]) -> None:
-        self._fail("refresh", OSError(12, "Cannot allocate memory"))
-
-    def _fail(self, what: str, error: Exception) -> None:
-        if self.left[what]:
-            self.left[what] -= 1
-            raise error
-
-
-@pytest.mark.parametrize(
-    ("failing", "said"),
-    [
-        (
-            Failing(renewing=3),
-            "after events were lost the links cannot be read: links: changed while they were read;"
-            " it is tried again",
-        ),
-        (
-            Failing(following=3),
-            "what is kept cannot be followed: [Errno 12] Cannot allocate memory; it is tried again",
-        ),
-    ],
-)
-def test_what_fails_between_looks_ends_nothing(
-    failing: Failing, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converge, "RETRIES", (0.01, 0.02))
-    stop, looked, log = os.eventfd(0), threading.Event(), list[tuple[str, str]]()
-
-    def replan(choose: Choose) -> Applied | None:
-        if not any(failing.left.values()):
-            looked.set()
-        return Applied(Plan(), 0)
-
-    keeping = Converger(replan, lambda *line: log.append(line))
-    arguments = (failing, keeping, stop, lambda event: True)
-    loop = threading.Thread(target=converge.keep, args=arguments)
-    loop.start()
-    os.write(failing.into, b"x")
-    assert looked.wait(5) and loop.is_alive()
-    events.wake_up(stop)
-    loop.join(5)
-    assert not loop.is_alive() and log == [("error", said)]
-
-
 def test_what_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:
     error = OSError(12, "Cannot allocate memory")
     for wait in (*RETRIES, RETRIES[-1]):
@@ -480,24 +379,3 @@ def test_what_fails_after_a_look_in_vain_makes_no_look_sooner(
     assert vain is not None and vain > RETRIES[0]
     bench.converger.put_off("what is kept cannot be followed", OSError(12, "no memory"))
     assert bench.converger.timeout() == pytest.approx(vain)
-
-
-def test_an_event_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, and what it was about is found by a look at everything."""
-    pipe, stop, log, seen = Pipe(), os.eventfd(0), list[tuple[str, str]](), list[Event]()
-
-    def read(descriptor: int) -> Iterable[Event]:
-        os.read(descriptor, 100)
-        raise RxlaneError(Kind.FORMAT, "malformed netlink data: link without a name")
-
-    def relevant(event: Event) -> bool:
-        seen.append(event)
-        events.wake_up(stop)
-        return True
-
-    monkeypatch.setattr(pipe, "read", read)
-    os.write(pipe.into, b"x")
-    quiet = Converger(lambda choose: Applied.nothing(), lambda *line: log.append(line))
-    converge.keep(pipe, quiet, stop, relevant)  # type: ignore[arg-type]
-    assert seen == [LOST]
-    assert [text.partition(":")[0] for _, text in log] == ["an event cannot be understood"]
