@@ -26,6 +26,7 @@ FULL = {
 
 TWO_NODES = simhost.topology(8, nodes=2)
 SECOND = simhost.link("eth1", 4, ifindex=3, base=9000)
+FIFO = {"thread_policy": "fifo", "thread_priority": 50}
 
 
 def policy(*devices: str, **options: str) -> Policy:
@@ -76,6 +77,10 @@ def values(plan: Plan, item: str) -> dict[str, object]:
 
 def planned(start: Snapshot, item: str, *devices: str, **options: object) -> dict[str, object]:
     return values(decide(start, asked(*devices, **options)), item)
+
+
+def threads(start: Snapshot, **options: object) -> dict[str, object]:
+    return planned(start, "thread-cpus", **options)
 
 
 def refusal(start: Snapshot, *devices: str, **options: object) -> RxlaneError:
