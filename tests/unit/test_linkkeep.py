@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interfaces kept by their .link files, beside each other, beside TuneD and beside the operator."""
+"""Interfaces kept by their .link files, beside each other and beside the operator."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,97 +18,18 @@ from rxlane.apply import apply
 from rxlane.confirm import boottime
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
-from rxlane.journal import Pending, Sealed, Store
-from rxlane.linkkeep import KeptLink
-from rxlane.model import Snapshot
-from rxlane.plan import HOST, TUNED, Plan
+from rxlane.journal import Pending, Sealed
+from rxlane.plan import HOST
 from rxlane.policy import parse_mixed
 from rxlane.rollback import RolledBack, rollback
-from rxlane.sysfs import Sysfs
-from rxlane.tuned_compat import Adapter, Row
 from unit import simhost
 from unit.confirming import OLD, SELF
-from unit.simhost import SimHost
-
-INDEXES = {"eth0": 2, "eth1": 3}
-FILE = "/etc/systemd/network/10-nic.link"
-POLL = {
-    "NAPI_THREADED": "busy-poll@1-",
-    "NAPI_THREAD_CPUS": "auto",
-    "NAPI_DEFER_HARD_IRQS": "7",
-    "NAPI_GRO_FLUSH_TIMEOUT": "15000",
-}
-
-
-class Bench:
-    """A host, udev's database, and the services of its interfaces as the test runs them."""
-
-    def __init__(self, root: Path) -> None:
-        first, second = simhost.link(), simhost.link("eth1", ifindex=3, base=9000)
-        self.host = SimHost(simhost.whole(simhost.snapshot(first, second)))
-        self.start = self.host.observe()
-        self.root = root
-        self.store = Store(root / "state")
-        self.log: list[tuple[str, str]] = []
-        self.there: list[bool] = []
-        self.anew = 0
-        self.services: dict[str, KeptLink] = {}
-        self.names = {2: "eth0", 3: "eth1"}
-        (root / udevdb.DATABASE).mkdir(parents=True)
-        (root / FILE[1:]).parent.mkdir(parents=True)
-
-    def properties(self, device: str, **found: str) -> None:
-        rows = [f"E:{name}={value}\n" for name, value in {**found, udevdb.FILE: FILE}.items()]
-        path = self.root / udevdb.DATABASE / udevdb.entry(INDEXES[device])
-        path.write_text("".join(rows))
-        (self.root / FILE[1:]).write_text("[Link]\n" + "".join(f"Property={n}=\n" for n in found))
-
-    def start_service(self, device: str, **found: str) -> None:
-        self.claim(device, **found)
-        self.look(device)
-
-    def claim(self, device: str, **found: str) -> None:
-        """Start a service that has not looked yet."""
-        self.properties(device, **found)
-        service = KeptLink(
-            *(self.host, self.store, Sysfs(self.root), INDEXES[device]),
-            lambda level, text: self.log.append((level, text)),
-            self.there.append,
-            self._other,
-        )
-        service.claim()
-        self.services[device] = service
-
-    def _other(self) -> None:
-        self.anew += 1
-
-    def look(self, device: str, choose: Callable[[Plan], Plan] | None = None) -> bool:
-        """False once the service ends."""
-        return self.services[device].replan(self.names, choose) is not None
-
-    def modes(self, device: str) -> list[int | None]:
-        return [napi.threaded for napi in self.host.links[device].napis]
-
-    def of(self, device: str) -> Snapshot:
-        """What the host has, without everything of other devices."""
-        found = self.host.observe()
-        return replace(found, links=tuple(li for li in found.links if li.name == device))
-
-    def adapter(self) -> Adapter:
-        return Adapter(self.store.directory, lambda: self.host, INDEXES.get)
+from unit.linkbench import FILE, POLL, ROW, Bench, same
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-ROW = Row("napi", frozenset({"eth0"}), (("threaded", "on"),))
-
-
-def same(found: Snapshot, wanted: Snapshot) -> bool:
-    """Threads that began and ended again have had other pids."""
-    return (found.links, found.irqs, found.sysctls) == (wanted.links, wanted.irqs, wanted.sysctls)
 
 
 def test_queues_do_not_go_back_under_a_login_that_is_hidden(bench: Bench) -> None:
@@ -209,60 +129,6 @@ def test_a_refusal_names_the_file_and_hinders_no_other(bench: Bench) -> None:
     assert bench.modes("eth1") == [2, 2, 2, 2]
 
 
-def test_tuned_wins_and_gives_back(bench: Bench) -> None:
-    bench.start_service("eth0", **POLL)
-    bench.start_service("eth1", NAPI_THREADED="on")
-    before = bench.of("eth0")
-    adapter = bench.adapter()
-    assert adapter.apply([ROW]).ok
-    assert bench.modes("eth0") == [1, 1, 1, 1]
-    assert bench.modes("eth1") == [1, 1, 1, 1], "what the profile does not have stays"
-    assert bench.look("eth0") and bench.look("eth1")
-    assert bench.modes("eth0") == [1, 1, 1, 1]
-    assert adapter.rollback().ok
-    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
-    assert bench.anew == 2 and bench.look("eth0") and bench.anew == 3
-    assert bench.of("eth0").links[0].napis[0] == before.links[0].napis[0]
-    assert bench.modes("eth0") == [0, 2, 2, 2]
-    journal = bench.store.load()
-    assert journal is not None and journal.owner == "", "a TuneD that starts takes nothing back"
-
-
-def test_a_profile_that_is_refused_takes_nothing(bench: Bench) -> None:
-    bench.start_service("eth0", **POLL)
-    wrong = Row("napi", frozenset({"eth0"}), (("threaded", "on"), ("thread_cpus", "99")))
-    assert not bench.adapter().apply([wrong]).ok
-    bench.host.write_napi(8194, {"threaded": "off"})
-    assert bench.look("eth0")
-    assert bench.modes("eth0") == [0, 2, 2, 2]
-
-
-def test_tuned_between_the_look_and_the_lock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.start_service("eth0", **POLL)
-    bench.host.write_napi(8194, {"threaded": "off"})
-    observe = bench.host.observe
-
-    def meanwhile(*args: object) -> Snapshot:
-        monkeypatch.setattr(bench.host, "observe", observe)
-        change = claims.with_tuned({2})(claims.load(bench.store, "boot-1"))
-        bench.store.claims.save(change)
-        return observe()
-
-    monkeypatch.setattr(bench.host, "observe", meanwhile)
-    writes = bench.host.writes
-    assert bench.look("eth0")
-    assert bench.host.writes == writes
-
-
-def test_stopped_while_tuned_has_it(bench: Bench) -> None:
-    bench.start_service("eth0", **POLL)
-    assert bench.adapter().apply([ROW]).ok
-    bench.services["eth0"].end(bench.names)
-    assert bench.modes("eth0") == [1, 1, 1, 1]
-    assert bench.adapter().rollback().ok
-    assert same(bench.host.observe(), bench.start)
-
-
 @pytest.mark.parametrize("argv", [["rollback"], ["rollback", "eth0"]])
 def test_the_operator_rolls_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, argv: list[str]
@@ -275,21 +141,6 @@ def test_the_operator_rolls_back(
     assert not bench.look("eth0"), "it ends"
     assert bench.look("eth1") == ("eth0" in argv)
     assert bench.modes("eth0") == [0, 0, 0, 0]
-
-
-def test_a_dead_tuned_takes_only_its_own_with_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.start_service("eth0", **POLL)
-    bench.start_service("eth1", NAPI_THREADED="on")
-    assert bench.adapter().apply([ROW]).ok
-    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
-    assert cli.main(["rollback", "--orphaned", "--state", str(bench.store.directory)]) == 0
-    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
-    assert bench.look("eth0")
-    assert bench.modes("eth0") == [0, 2, 2, 2]
 
 
 def test_waits_for_what_waits_to_be_confirmed(bench: Bench) -> None:
@@ -330,42 +181,6 @@ def test_the_flow_table_goes_after_a_refusal_too(bench: Bench) -> None:
     with pytest.raises(RxlaneError):
         bench.look("eth0")
     bench.services["eth0"].end(bench.names)
-    assert same(bench.host.observe(), bench.start)
-
-
-def test_tuned_leaves_the_flow_table_of_others_alone(bench: Bench) -> None:
-    """Its profile is about another device, and has no use for it."""
-    name = "net.core.rps_sock_flow_entries"
-    bench.start_service("eth1", NAPI_RFS="4096")
-    entries = bench.host.sysctls[name]
-    adapter = bench.adapter()
-    assert entries and adapter.apply([ROW]).ok
-    assert bench.host.sysctls[name] == entries
-    adapter.rollback()
-    assert bench.host.sysctls[name] == entries
-
-
-def test_a_failed_apply_leaves_tuned_s_name_on_what_it_wrote(bench: Bench) -> None:
-    """So that its settings go where it is killed and starts with another profile."""
-    bench.start_service("eth1", NAPI_DEFER_HARD_IRQS="7")
-    adapter = bench.adapter()
-    bad = Row("other", frozenset({"eth9"}), (("threaded", "on"),))
-    assert adapter.apply([ROW]).ok and not adapter.apply([ROW, bad]).ok
-    journal = bench.store.load()
-    assert journal is not None and journal.owner == TUNED
-    adapter.rollback()
-    journal = bench.store.load()
-    assert journal is not None and journal.owner == ""
-
-
-def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
-    name = "net.core.rps_sock_flow_entries"
-    bench.start_service("eth0", NAPI_RFS="4096")
-    row = Row("flow", frozenset({"eth1"}), (("rfs", "512"),), "flow_steering")
-    assert bench.adapter().apply([row]).ok
-    bench.services["eth0"].end(bench.names)
-    assert bench.host.sysctls[name] == 512
-    assert bench.adapter().rollback().ok
     assert same(bench.host.observe(), bench.start)
 
 

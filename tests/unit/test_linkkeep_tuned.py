@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Interfaces kept by their .link files beside TuneD, which wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rxlane import claims, cli
+from rxlane.model import Snapshot
+from rxlane.plan import TUNED
+from rxlane.tuned_compat import Row
+from unit.linkbench import POLL, ROW, Bench, same
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_tuned_wins_and_gives_back(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    before = bench.of("eth0")
+    adapter = bench.adapter()
+    assert adapter.apply([ROW]).ok
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert bench.modes("eth1") == [1, 1, 1, 1], "what the profile does not have stays"
+    assert bench.look("eth0") and bench.look("eth1")
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert adapter.rollback().ok
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
+    assert bench.anew == 2 and bench.look("eth0") and bench.anew == 3
+    assert bench.of("eth0").links[0].napis[0] == before.links[0].napis[0]
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == "", "a TuneD that starts takes nothing back"
+
+
+def test_a_profile_that_is_refused_takes_nothing(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    wrong = Row("napi", frozenset({"eth0"}), (("threaded", "on"), ("thread_cpus", "99")))
+    assert not bench.adapter().apply([wrong]).ok
+    bench.host.write_napi(8194, {"threaded": "off"})
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_tuned_between_the_look_and_the_lock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.host.write_napi(8194, {"threaded": "off"})
+    observe = bench.host.observe
+
+    def meanwhile(*args: object) -> Snapshot:
+        monkeypatch.setattr(bench.host, "observe", observe)
+        change = claims.with_tuned({2})(claims.load(bench.store, "boot-1"))
+        bench.store.claims.save(change)
+        return observe()
+
+    monkeypatch.setattr(bench.host, "observe", meanwhile)
+    writes = bench.host.writes
+    assert bench.look("eth0")
+    assert bench.host.writes == writes
+
+
+def test_stopped_while_tuned_has_it(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    assert bench.adapter().apply([ROW]).ok
+    bench.services["eth0"].end(bench.names)
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+    assert bench.adapter().rollback().ok
+    assert same(bench.host.observe(), bench.start)
+
+
+def test_a_dead_tuned_takes_only_its_own_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    assert bench.adapter().apply([ROW]).ok
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
+    assert cli.main(["rollback", "--orphaned", "--state", str(bench.store.directory)]) == 0
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_tuned_leaves_the_flow_table_of_others_alone(bench: Bench) -> None:
+    """Its profile is about another device, and has no use for it."""
+    name = "net.core.rps_sock_flow_entries"
+    bench.start_service("eth1", NAPI_RFS="4096")
+    entries = bench.host.sysctls[name]
+    adapter = bench.adapter()
+    assert entries and adapter.apply([ROW]).ok
+    assert bench.host.sysctls[name] == entries
+    adapter.rollback()
+    assert bench.host.sysctls[name] == entries
+
+
+def test_a_failed_apply_leaves_tuned_s_name_on_what_it_wrote(bench: Bench) -> None:
+    """So that its settings go where it is killed and starts with another profile."""
+    bench.start_service("eth1", NAPI_DEFER_HARD_IRQS="7")
+    adapter = bench.adapter()
+    bad = Row("other", frozenset({"eth9"}), (("threaded", "on"),))
+    assert adapter.apply([ROW]).ok and not adapter.apply([ROW, bad]).ok
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == TUNED
+    adapter.rollback()
+    journal = bench.store.load()
+    assert journal is not None and journal.owner == ""
+
+
+def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
+    name = "net.core.rps_sock_flow_entries"
+    bench.start_service("eth0", NAPI_RFS="4096")
+    row = Row("flow", frozenset({"eth1"}), (("rfs", "512"),), "flow_steering")
+    assert bench.adapter().apply([row]).ok
+    bench.services["eth0"].end(bench.names)
+    assert bench.host.sysctls[name] == 512
+    assert bench.adapter().rollback().ok
+    assert same(bench.host.observe(), bench.start)
