@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from rxlane import cli, kernel
@@ -28,3 +31,7 @@ def run(capsys: Captured, *argv: str) -> tuple[int, str, str]:
         status = int(stop.code or 0)
     out, err = capsys.readouterr()
     return status, out, err
+
+
+def state(tmp_path: Path) -> Sequence[str]:
+    return ("--state", str(tmp_path / "state"))
