@@ -85,17 +85,24 @@ def parse_group(body: bytes, name: str) -> int | None:
 
 def multicast_group(family: str, name: str) -> int | None:
     """Return a generic netlink family's multicast group, None on a kernel without it."""
-    attribute = pack_attr(u.CTRL_ATTR_FAMILY_NAME, family.encode() + b"\0")
     asking = Socket(u.NETLINK_GENERIC)
     try:
-        body = pack_command(u.CTRL_CMD_GETFAMILY, 1) + attribute
-        return parse_group(asking.request(u.GENL_ID_CTRL, body, f"{family} family"), name)
+        answer = _family(asking, family)
+        return None if answer is None else parse_group(answer, name)
+    finally:
+        asking.close()
+
+
+def _family(asking: Socket, name: str) -> bytes | None:
+    """Return the kernel's answer about a family, None on a kernel without it."""
+    body = pack_command(u.CTRL_CMD_GETFAMILY, 1)
+    body += pack_attr(u.CTRL_ATTR_FAMILY_NAME, name.encode() + b"\0")
+    try:
+        return asking.request(u.GENL_ID_CTRL, body, f"{name} family")
     except NetlinkError as error:
         if error.code != errno.ENOENT:
             raise
         return None
-    finally:
-        asking.close()
 
 
 class Generic:
@@ -116,16 +123,9 @@ class Generic:
         return self._socket.namespace()
 
     def _resolve(self, family: str) -> None:
-        name = pack_attr(u.CTRL_ATTR_FAMILY_NAME, family.encode() + b"\0")
-        try:
-            answer = self._socket.request(
-                u.GENL_ID_CTRL, pack_command(u.CTRL_CMD_GETFAMILY, 1) + name, f"{family} family"
-            )
-        except NetlinkError as error:
-            if error.code != errno.ENOENT:
-                raise
-            return
-        self._family, self._ops = parse_family(answer)
+        answer = _family(self._socket, family)
+        if answer is not None:
+            self._family, self._ops = parse_family(answer)
 
     @property
     def present(self) -> bool:
