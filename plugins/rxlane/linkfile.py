@@ -18,6 +18,7 @@ from rxlane.items import (
     CPUS,
     DEFER,
     ETHTOOL_ITEMS,
+    FLOW_ENTRIES,
     FLUSH,
     IRQ_CPUS,
     IRQ_THREAD_CPUS,
@@ -127,7 +128,7 @@ def _words(option: str, *words: str) -> Callable[[Values], Iterator[Options]]:
 
 
 def _flows(view: View) -> Callable[[Values], Iterator[Options]]:
-    entries = view.sysctls.get("net.core.rps_sock_flow_entries")
+    entries = view.sysctls.get(FLOW_ENTRIES)
 
     def tries(values: Values) -> Iterator[Options]:
         yield {"rfs": str(entries) if entries else OFF}
