@@ -63,11 +63,11 @@ def places(snapshot: Snapshot) -> list[Place]:
     for link in snapshot.links:
         for lane in lanes(index, link):
             if lane.shared_with is None:
-                found.append(_place(link, lane))
+                found.append(place(link, lane))
     return found
 
 
-def _place(link: Link, lane: Lane) -> Place:
+def place(link: Link, lane: Lane) -> Place:
     irq, thread = lane.irq, lane.poller
     irq_cpus = () if irq is None else irq.arrives
     # The thread polls when there is one in use, else the CPU that took the interrupt does.

@@ -81,23 +81,20 @@ def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str
 
 
 def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ...]:
-    irq, queue = lane.irq, lane.queue
+    queue, place = lane.queue, marks.place(link, lane)
     # Kernels that keep a NAPI's thread when it is switched off show it all the same.
     thread = lane.poller or lane.thread
     pid = None if lane.napi is None else lane.napi.pid
-    cpus = () if irq is None else irq.arrives
-    # The thread polls when there is one in use, else the CPU that took the interrupt does.
-    used = cpus if lane.poller is None else lane.poller.cpus
     return (
         f"rx{queue.index}",
         cell(queue.napi_id),
         cell(queue.irq),
-        cell(cpulist.render(cpus)),
+        cell(cpulist.render(place.irq_cpus)),
         MODE_WORDS.get(lane.polled, "-"),
         cell(pid if thread is None else thread.pid),
         cell(None if thread is None else cpulist.render(thread.cpus)),
         policy_text(thread),
-        _nodes(snapshot, used, link.node),
+        _nodes(snapshot, place.poll_cpus, link.node),
         sign,
     )
 
