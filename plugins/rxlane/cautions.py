@@ -25,7 +25,7 @@ def warn(
 ) -> None:
     """Warn of the CPUs that NAPIs' threads are given.
 
-    more: interrupts' and rx threads. others: threads of devices outside of the plan.
+    more: interrupts' and rx threads. others: threads outside of the plan.
     """
     rows = list(chosen)
     fresh = [row for row in rows if not row[0].untouched(row[1])]

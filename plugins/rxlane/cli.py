@@ -77,12 +77,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     _add(verbs, "verify", "compare the host with what apply wrote", json=True)
     all_of_it = "everything, settings of the whole host too,"
     back = _add(verbs, "rollback", "bring the originals back from the journal", devices=all_of_it)
-    back.add_argument(
+    which = back.add_mutually_exclusive_group()
+    which.add_argument(
         "--boot",
         action="store_true",
         help="only discard what earlier boots left; for the start of the host",
     )
-    back.add_argument(
+    which.add_argument(
         "--orphaned",
         action="store_true",
         help="only what TuneD wrote and will not write again; for the start of TuneD",

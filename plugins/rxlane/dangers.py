@@ -16,6 +16,7 @@ from rxlane.items import BUSY_POLL, BUSY_READ
 from rxlane.model import IrqThread, Snapshot, Topology
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.pollers import Pollers
+from rxlane.sections import FlowSteering, Named
 from rxlane.wanted import Chosen, Wanted, refuse
 
 # IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls
@@ -34,7 +35,7 @@ def check_threads(
 ) -> None:
     """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks.
 
-    present: the IRQ threads that there will be. others: threads of devices outside of the plan.
+    present: the IRQ threads that there will be. others: threads outside of the plan.
     """
     chosen = list(chosen)
     _check_starved(chosen, others)
@@ -148,23 +149,41 @@ def _check_reserve(snapshot: Snapshot, one: Wanted, cpus: set[int]) -> None:
         )
 
 
-def check_sockets(draft: Draft, threaded: Iterable[Wanted]) -> None:
-    """Refuse busy-polling threads where every socket polls the same NAPIs by itself."""
+def check_sockets(
+    draft: Draft,
+    threaded: Iterable[Wanted],
+    others: Iterable[Chosen],
+    sections: Iterable[FlowSteering],
+) -> None:
+    """Refuse busy-polling threads where every socket polls the same NAPIs by itself.
+
+    others: threads outside of the plan, beside which the sections may not bring this about.
+    """
     pollers = [one for one in threaded if one.polling]
-    if not pollers:
-        return
+    left = [one for one, _ in others if one.polling]
     for name in (BUSY_READ, BUSY_POLL):
         target = Target(HOST, WHOLE, name)
-        value = draft.wanted(target)
-        value = draft.present.read(target) if value is None else value
-        if value:
-            raise RxlaneError(
-                Kind.REFUSED,
-                f"{name} is {value}: sockets would poll the NAPI that its thread polls",
-                section=pollers[0].section.name,
-                option="threaded",
-                value=pollers[0].section.option("threaded"),
-                device=pollers[0].link.name,
-                queue=pollers[0].lane.queue.index,
-                remedy=f"set {name.rpartition('.')[2]}=0",
-            )
+        wanted, present = draft.wanted(target), draft.present.read(target)
+        value = present if wanted is None else wanted
+        problem = f"{name} is {value}: sockets would poll the NAPI that its thread polls"
+        if pollers and value:
+            raise _doubly_polled(pollers[0], name, pollers[0].section, "threaded", problem)
+        if left and wanted and not present:
+            option = name.rpartition(".")[2]
+            section = next(s for s in sections if dict(s.sysctls).get(name))
+            raise _doubly_polled(left[0], name, section, option, problem)
+
+
+def _doubly_polled(
+    one: Wanted, name: str, section: Named, option: str, problem: str
+) -> RxlaneError:
+    return RxlaneError(
+        Kind.REFUSED,
+        problem,
+        section=section.name,
+        option=option,
+        value=section.option(option),
+        device=one.link.name,
+        queue=one.lane.queue.index,
+        remedy=f"set {name.rpartition('.')[2]}=0",
+    )

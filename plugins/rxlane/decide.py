@@ -99,8 +99,8 @@ def _decide(
     returning: Mapping[Target, Value],
     met: tuple[Chosen, ...],
 ) -> Plan:
-    """decide(). view: the host as it will be with its channels. met: of the others, threads of
-    devices outside of the plan, those that it keeps away from.
+    """decide(). view: the host as it will be with its channels. met: of the others, threads
+    outside of the plan, those that it keeps away from.
     """
     snapshot, future = present.snapshot, view.snapshot
     devices = assigned(snapshot, policy.sections)
@@ -184,8 +184,7 @@ def _stand(
 def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen, ...]) -> None:
     """Plan everything that belongs to queues, on the host as it will be with its channels.
 
-    others: threads of devices outside of the plan. The placer is left with the lanes' threads and
-    interrupts.
+    others: threads outside of the plan. The placer is left with the lanes' threads and interrupts.
     """
     snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
@@ -214,7 +213,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     separation.exclude(draft, steered)
     polled = dangers.polled([*chosen, *others])
     vmhost.plan(draft, policy.steering, polled)
-    dangers.check_sockets(draft, threaded)
+    dangers.check_sockets(draft, threaded, others, policy.steering)
     housekeeping.keep(draft, policy.irq, busy, polled)
 
 

@@ -3,6 +3,7 @@
 
 napi_complete_done() in net/core/dev.c leaves the interrupt off for as many empty polls as
 defer_hard_irqs says, and only while there is a timer, of gro_flush_timeout, that polls meanwhile.
+Without deferral the same timer says how long packets stay in GRO.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ def _problem(defer: int, flush: int, suspend: int) -> str | None:
             " 15000, or neither"
         )
     # Whoever suspends interrupts polls by himself, and the timer is for when he stops.
-    if defer and flush > MILLISECOND and not suspend:
-        return (
-            f"with gro_flush_timeout={flush} packets wait up to {flush / MILLISECOND:g} ms for a"
-            f" poll while interrupts are deferred, unless an application busy-polls: give"
-            f" {MILLISECOND} or less"
-        )
-    return None
+    if flush <= MILLISECOND or suspend:
+        return None
+    where = "in GRO for others to be merged with them"
+    if defer:
+        where = "for a poll while interrupts are deferred, unless an application busy-polls"
+    return (
+        f"with gro_flush_timeout={flush} packets wait up to {flush / MILLISECOND:g} ms {where}:"
+        f" give {MILLISECOND} or less"
+    )

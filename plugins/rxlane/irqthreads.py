@@ -164,7 +164,7 @@ def _cpus(draft: Draft, placer: Placer, one: _Handler, turn: int) -> tuple[int, 
     if given is not None:
         placed = draft.wanted(one.target(IRQ_CPUS))
         own = one.irq.cpus if placed is None else cpulist.parse(str(placed))
-        every = _beside_guests(draft, own)
+        every = _usable(draft, placer, own)
         host = draft.view.snapshot.topology
         return topology.restrict(host, every, one.section.thread_placement, one.link.node)
     if one.irq.thread is not None:
@@ -184,16 +184,18 @@ def _near(draft: Draft, placer: Placer, one: _Handler) -> tuple[int, ...]:
     return tuple(sorted(placer.shared(every, node)))
 
 
-def _beside_guests(draft: Draft, own: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an interrupt's own CPUs, but those to which vCPUs are bound, for its thread.
+def _usable(draft: Draft, placer: Placer, own: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an interrupt's own CPUs, but those of vCPUs and busy pollers, for its thread.
 
-    It runs in its own time, and so may be on others than the interrupt if vCPUs have all of these.
+    It runs in its own time, and so may be on others than the interrupt if these have all of them.
     """
     snapshot = draft.view.snapshot
     usable, vcpus = snapshot.topology.open, snapshot.vcpus
     here = tuple(n for n in own if n in usable) or usable
     host = tuple(n for n in snapshot.topology.housekeeping if n not in vcpus)
-    return tuple(n for n in here if n not in vcpus) or host or here
+    beside = tuple(n for n in here if n not in vcpus) or host or here
+    rows = (tuple(n for n in cpus if not placer.polls(n)) for cpus in (beside, host))
+    return next(filter(None, rows), beside)
 
 
 def _thread(draft: Draft, one: _Handler, cpus: tuple[int, ...]) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Threads that poll devices outside of a plan: they stay, and the plan has to live with them. Pure.
+"""Threads that poll queues outside of a plan: they stay, and the plan has to live with them. Pure.
 
-Devices are laid out one after the other as well as together; what must not be does not depend on
-that. Interrupts' threads are not among them: they sleep, and FIFO is how the kernel makes them.
-Nor are rx threads, which are not read for every plan.
+Such are the queues of devices that no [napi] section has, and management queues. Devices are laid
+out one after the other as well as together; what must not be does not depend on that. Interrupts'
+threads are not among them: they sleep, and FIFO is how the kernel makes them. Nor are rx threads,
+which are not read for every plan.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from rxlane.wanted import Chosen, Wanted
 SHOWN = 3  # devices named in a message
 
 
-def of_plan(snapshot: Snapshot, policy: Policy) -> set[str]:
-    """Return the names of the devices that the policy speaks of, in a section of any kind."""
-    kinds = (policy.sections, policy.irq, policy.steering)
-    return {link.name for sections in kinds for _, link in assigned(snapshot, sections)}
+def of_plan(snapshot: Snapshot, policy: Policy) -> set[tuple[str, int]]:
+    """Return the queues, with their devices' names, of whose threads the policy speaks."""
+    return {
+        (link.name, queue.index)
+        for section, link in assigned(snapshot, policy.sections)
+        for queue in link.queues_of("rx")[section.management_queues :]
+    }
 
 
 def find(
-    view: View, inside: Collection[str], returning: Mapping[Target, Value]
+    view: View, inside: Collection[tuple[str, int]], returning: Mapping[Target, Value]
 ) -> tuple[Chosen, ...]:
-    """Return the threads of all devices but those inside that poll, with their online CPUs.
+    """Return the threads that poll, of all queues but those inside, with their online CPUs.
 
     returning: settings that go back to these values when the plan is written.
     """
     online = set(view.snapshot.topology.online)
     found = []
-    for lane in view.lanes.values():
-        if lane.device in inside or lane.shared_with is not None:
+    for key, lane in view.lanes.items():
+        if key in inside or lane.shared_with is not None:
             continue
         left = returned(lane, returning)
         if left.thread is None or left.mode in (None, OFF):

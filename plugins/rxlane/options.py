@@ -14,7 +14,7 @@ from rxlane.errors import Kind, RxlaneError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option's name and one line about it, shown by `rxlane plan --help` and TuneD."""
+    """An option's name and one line about it, shown by `rxlane --help` and TuneD."""
 
     name: str
     hint: str
@@ -27,7 +27,8 @@ def option_of(item: str) -> str:
 
 def similar(name: str, names: Collection[str], manual: str, prefix: str = "") -> str:
     """Ask for the name that is most like this one. prefix: what stands before each of the names."""
-    near = difflib.get_close_matches(name, names, 1)
+    bare = name.rpartition(".")[2]
+    near = [bare] if bare in names else difflib.get_close_matches(name, names, 1)
     return f"did you mean {prefix}{near[0]}?" if near else f"`man 7 {manual}` lists all"
 
 

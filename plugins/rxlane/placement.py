@@ -24,7 +24,7 @@ def place(
 ) -> list[Chosen]:
     """Plan CPU and class of every thread; raise REFUSED for pollers in each other's way.
 
-    others: threads of devices outside of the plan. Returns the CPUs of each thread.
+    others: threads outside of the plan. Returns the CPUs of each thread.
     """
     host = placer.topology
     threaded = [w for w in wanted if w.mode != "off"]
@@ -82,7 +82,10 @@ class _Chooser:
         if given is None:
             thread = one.lane.thread
             own = () if thread is None else thread.cpus
-            return tuple(n for n in own if n in self._online) or self._online
+            stays = tuple(n for n in own if n in self._online) or self._online
+            if len(stays) == 1:
+                self._placer.leave(stays[0], weight(one.exclusive, one.polling))
+            return stays
         if one.section.shared_cpus:
             return given
         if not given:
@@ -108,7 +111,7 @@ class _Chooser:
             one.exclusive,
             one.polling,
             one.section.placement == topology.SPREAD_LLC,
-            None if one.exclusive else _fixed(one.lane),
+            None if one.polling else _fixed(one.lane),
             stands=self._draft.stands_on(Target(one.link.name, one.lane.queue.index, CPUS)),
         )
 
@@ -161,7 +164,7 @@ def _fixed(lane: Lane) -> int | None:
 def check_realtime(host: Topology, chosen: Iterable[Chosen], others: Iterable[Chosen] = ()) -> None:
     """Refuse real-time threads that together would take too much of the host.
 
-    others: threads of devices outside of the plan, to which those come that it leaves alone.
+    others: threads outside of the plan, to which those come that it leaves alone.
     """
     rows = [row for row in chosen if row[0].realtime]
     planned = [row for row in rows if not row[0].untouched(row[1])]

@@ -137,9 +137,18 @@ class Placer:
         self._met[number] += 1
         self._met_polled[number] += weight
 
+    def leave(self, number: int, weight: int) -> None:
+        """Note the CPU of a thread of the plan that it leaves where it is."""
+        if not self.resumed:
+            self.meet(number, weight)
+
     def busy(self, number: int) -> bool:
         """True where a busy poller or a real-time thread is, of the plan or not."""
         return bool(self.polled.get(number) or self._met_polled.get(number))
+
+    def polls(self, number: int) -> bool:
+        """True where a busy poller is, of the plan or not."""
+        return self.polled.get(number, 0) + self._met_polled.get(number, 0) >= POLLER
 
     def give(self, number: int, weight: int) -> None:
         """Count a CPU that the operator named for a lane."""

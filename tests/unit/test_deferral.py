@@ -28,7 +28,6 @@ def warnings(start: Snapshot, **options: object) -> list[str]:
         {"defer_hard_irqs": 100, "gro_flush_timeout": 15000},
         {"defer_hard_irqs": 100, "gro_flush_timeout": 1_000_000},
         {"defer_hard_irqs": 0, "gro_flush_timeout": 0},
-        {"gro_flush_timeout": 5_000_000},
         {"defer_hard_irqs": 100, "threaded": "busy-poll"},
         {"defer_hard_irqs": 2, "gro_flush_timeout": 5_000_000, "irq_suspend_timeout": 20_000_000},
         {"threaded": "on"},
@@ -53,6 +52,15 @@ def test_a_long_timer() -> None:
     assert text == (
         "eth0 queues 0-3: with gro_flush_timeout=2500000 packets wait up to 2.5 ms for a poll while"
         " interrupts are deferred, unless an application busy-polls: give 1000000 or less"
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"defer_hard_irqs": 0}])
+def test_a_long_timer_without_deferral(options: dict[str, object]) -> None:
+    (text,) = warnings(HOST, gro_flush_timeout=2_500_000, **options)
+    assert text == (
+        "eth0 queues 0-3: with gro_flush_timeout=2500000 packets wait up to 2.5 ms in GRO for"
+        " others to be merged with them: give 1000000 or less"
     )
 
 

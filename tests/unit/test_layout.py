@@ -94,6 +94,23 @@ def test_what_cannot_be_placed_is_told() -> None:
     assert list(values(plan, "irq-cpus")) == ["eth0/rx0"]
 
 
+@pytest.mark.parametrize(("options", "follows"), [
+    ({}, True),
+    ({"thread_policy": "fifo", "thread_priority": 40}, True),
+    ({"threaded": "busy-poll"}, False),
+])  # fmt: skip
+def test_a_thread_that_sleeps_goes_to_its_fixed_interrupt(
+    options: dict[str, object], follows: bool
+) -> None:
+    start, places = host(), (5, 4, 7, 6)
+    rows = zip(start.irqs, places, strict=False)
+    irqs = tuple(replace(i, movable=False, cpus=(n,), effective=(n,)) for i, n in rows)
+    fixed = replace(start, irqs=(*irqs, *start.irqs[4:]))
+    given = {"threaded": "on", "thread_cpus": "auto", **options}
+    found = planned(fixed, "thread-cpus", **given)
+    assert (list(found.values()) == [*map(str, places)]) == follows
+
+
 def told(link: Link, **options: object) -> list[str]:
     start = simhost.snapshot(link)
     return [str(s) for s in decide(start, asked("eth0", **options)).skips]

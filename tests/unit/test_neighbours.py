@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rxlane import topology
+from rxlane import cpulist, topology
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
@@ -19,7 +19,7 @@ from rxlane.model import Index, Lane, Snapshot, Thread, Topology, lanes
 from rxlane.plan import Target
 from rxlane.sections import Policy
 from unit import simhost
-from unit.asking import asked, planned, refusal
+from unit.asking import asked, in_threads, planned, refusal, values
 from unit.simhost import MemoryStore, SimHost
 
 FIFO: dict[str, object] = {
@@ -142,6 +142,51 @@ def test_auto_makes_way_for_other_devices() -> None:
     assert all("1" not in str(mask) and "2" not in str(mask) for mask in masks.values())
     workers = decide(low, asked("eth1", workqueue_cpus="auto"))
     assert [c.after for c in workers.changes] == ["0,3-7"]
+
+
+@pytest.mark.parametrize("irq_cpus", ["auto", "numa-local"])
+def test_a_thread_counts_whatever_section_names_its_device(irq_cpus: str) -> None:
+    """Interrupts, RPS and workers of all devices, and threads of other sections' devices."""
+    start = laid_out(host(), "eth0", **FIFO, thread_cpus="1-2")
+    options: dict[str, object] = {"irq_cpus": irq_cpus, "rps": "auto", "workqueue_cpus": "auto"}
+    for item in ("irq-cpus", "rps-cpus"):
+        of_all = planned(start, item, **options)
+        for queue in ("eth1/rx0", "eth1/rx1"):
+            assert {1, 2}.isdisjoint(cpulist.parse(str(of_all[queue]))), item
+    assert planned(start, "workqueue-cpus", **options) == {"workqueue-cpus": "0,3-7"}
+    left = Policy((*asked("eth0", defer_hard_irqs=9).sections,
+                   *asked("eth1", threaded="on", thread_cpus="auto").sections))  # fmt: skip
+    placed = values(decide(start, left), "thread-cpus")
+    assert len(placed) == 2 and {"1", "2"}.isdisjoint(map(str, placed.values()))
+
+
+def test_management_queues_are_outside() -> None:
+    """Of the very device, and of others that the same section has."""
+    start = laid_out(host(queues=4), "eth0", **(FIFO | {"threaded": "busy-poll@0"}), thread_cpus=2)
+    aside: dict[str, object] = {"threaded": "on@1-", "management_queues": 1}
+    placed = planned(start, "thread-cpus", **aside, thread_cpus="auto")
+    assert len(placed) == 6 and "2" not in placed.values()
+    for devices in ((), ("eth0",), ("eth1",)):
+        error = refusal(start, *devices, **aside, thread_cpus=2)
+        assert "on CPU 2 a busy-polling thread of eth0 queue 0 of priority 40 leaves" in str(error)
+
+
+def test_an_interrupts_thread_does_not_stay_with_a_poller() -> None:
+    start = in_threads(laid_out(host(), "eth1", **FIFO, thread_cpus="1-2"))
+    here = tuple(replace(irq, cpus=(1,), effective=(1,)) for irq in start.irqs)
+    modes: dict[str, object] = {"irq_layout.threaded": "on", "irq_layout.thread_cpus": "auto"}
+    found = planned(replace(start, irqs=here), "irq-thread-cpus", "eth0", **modes)
+    assert set(found.values()) == {"0,3-7"}
+
+
+@pytest.mark.parametrize("name", ["busy_read", "busy_poll"])
+def test_sockets_are_not_made_to_poll_beside_a_thread(name: str) -> None:
+    for devices in ((), ("eth0",), ("eth1",)):
+        error = refusal(TAKEN, *devices, **{name: 50})
+        assert f"net.core.{name} is 50: sockets would poll" in str(error)
+        assert (error.section, error.option, error.value) == ("flow_steering", name, "50")
+    rows = (replace(s, value=50) if s.name.endswith(name) else s for s in TAKEN.sysctls)
+    assert decide(replace(TAKEN, sysctls=tuple(rows)), asked("eth1", **{name: 40})).changes
 
 
 def test_one_after_the_other_devices_go_to_different_cpus() -> None:

@@ -174,6 +174,8 @@ def test_malformed_policy_files(data: object) -> None:
         ({"netdev_max_backlog": "0"}, "1..1000000"),
         ({"busy_read": "1001"}, "0..1000"),
         ({"irq_cpu": "1"}, "did you mean irq_cpus"),
+        ({"irq_layout.irq_cpus": "auto"}, "did you mean irq_cpus"),
+        ({"irq_layout.thread_cpu": "auto"}, "did you mean irq_layout.thread_cpus"),
         ({"threaded": "on@0,busy-poll"}, "needs its queues: busy-poll@QUEUES"),
         ({"thread_spread": "all"}, "needs thread_cpus"),
         ({"rx_frames": "0", "rx_usecs": "0"}, "give rx_frames=1"),
