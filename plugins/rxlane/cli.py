@@ -300,12 +300,12 @@ def _rollback(args: argparse.Namespace) -> int:
     from rxlane.journal import Store
     from rxlane.kernel import Linux
     from rxlane.present import refuse_elsewhere
-    from rxlane.rollback import rollback
+    from rxlane.rollback import RolledBack, rollback
 
     store = Store(args.state)
-    if args.orphaned and not _orphaned(store):
-        return 0
     kernel = Linux(brief=True)
+    if args.orphaned and not _orphaned(store, kernel.boot_id()):
+        return 0
     links = []
     if args.devices:
         links = request.resolve(args.devices, kernel.observe(None, ()))
@@ -317,7 +317,9 @@ def _rollback(args: argparse.Namespace) -> int:
             streams.say(f"note: {note}")
         return 0
     if args.orphaned:
-        done = rollback(kernel, store, claims.others(store, kernel))
+        done = RolledBack(0)
+        if _of_tuned(store):
+            done = rollback(kernel, store, claims.others(store, kernel))
         claims.release_tuned(store, kernel.boot_id())
     else:
         refuse_elsewhere(store, store.load(), kernel)
@@ -352,13 +354,22 @@ def _released(store: Store, boot_id: str, indexes: Collection[int] | None) -> bo
     return True
 
 
-def _orphaned(store: Store) -> bool:
-    """True when a TuneD that is gone left settings that the next one does not write again."""
-    from rxlane import tuned_profiles
+def _orphaned(store: Store, boot_id: str) -> bool:
+    """True when a TuneD that is gone left settings or interfaces that the next one does not take.
+
+    It may have found all settings as its profile wants them.
+    """
+    from rxlane import claims, tuned_profiles
+
+    left = _of_tuned(store) or bool(claims.load(store, boot_id).tuned)
+    return left and not tuned_profiles.at_start()
+
+
+def _of_tuned(store: Store) -> bool:
     from rxlane.plan import TUNED
 
     journal = store.load()
-    return journal is not None and journal.owner == TUNED and not tuned_profiles.at_start()
+    return journal is not None and journal.owner == TUNED
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -299,10 +299,11 @@ def napi_threads() -> list[tuple[int, int]]:
 class Sources:
     """The descriptors that these come by, for the caller's network namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Callable[[], list[tuple[int, int]]] = napi_threads) -> None:
+        """threads: see Threads."""
         self._readers: dict[int, Callable[[bytes], Iterator[Event | None]]] = {}
         self._sockets: dict[int, socket.socket] = {}
-        self._threads = Threads(napi_threads)
+        self._threads = Threads(threads)
         self._announced: deque[Event] = deque()
         self.folders = Folders()
         try:
@@ -363,12 +364,13 @@ class Sources:
         except RxlaneError:
             return  # they come and go right now: another look follows
 
-    def renew(self) -> None:
+    def renew(self, anyway: bool = False) -> None:
         """Before a look at the host: read the links anew if events about them were lost.
 
-        Until that succeeds they stay as they were, and the next call tries again.
+        Until that succeeds they stay as they were, and the next call tries again. anyway: also if
+        there may be events that nobody has read.
         """
-        if self._outdated:
+        if self._outdated or anyway:
             self.links = Links(rtnetlink.states())
             self._outdated = False
 

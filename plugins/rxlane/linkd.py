@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from rxlane import streams
+from rxlane import streams, udevdb
 from rxlane.converge import Converger, keep
 from rxlane.errors import RxlaneError, with_notes
 from rxlane.events import Event, wake_up
@@ -59,7 +59,11 @@ class Stop:
         wake_up(self.descriptor)
 
 
-def serve(ifindex: int, store: Store, files: Sysfs) -> None:
+def serve(ifindex: int, store: Store, files: Sysfs) -> bool:
+    """Lay out and keep until it is to end; True where it is to be done anew.
+
+    So it is for an interface that came back in the last moment: udev started no other service.
+    """
     stop = Stop()
     kernel = Linux()
     converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
@@ -70,9 +74,9 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> None:
         converger.notice([Event("the service started", reset=False)])
         keep(sources, converger, stop.descriptor, kept.relevant)
         if stop.asked:
-            # The name may have changed by what was lost; else the last one known has to do.
+            # The name may have changed since the last look; else the last one known has to do.
             with contextlib.suppress(RxlaneError, OSError):
-                sources.renew()
+                sources.renew(anyway=True)
             done = kept.end(sources.links.names)
             for line in done.notes:
                 log("info", line)
@@ -80,8 +84,10 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> None:
                 log("warning", f"not put back: {line}")
             log("info", f"{done.written} settings put back")
         elif stop.gone:
-            kept.release()
+            kept.end({})
             log("info", "the interface is gone")
+        known = udevdb.properties(files, ifindex)
+        return stop.gone and not stop.asked and known is not None
     finally:
         sources.close()
 
@@ -92,7 +98,8 @@ def main() -> int:
     parser.add_argument("--state", default=DIRECTORY)
     args = parser.parse_args()
     try:
-        serve(args.ifindex, Store(args.state), Sysfs())
+        while serve(args.ifindex, Store(args.state), Sysfs()):
+            continue
     except (RxlaneError, OSError) as error:
         log("error", "; ".join(with_notes(error)))
         return 1

@@ -256,19 +256,22 @@ def layout(snapshot: Snapshot, link: Link, entries: Iterable[Entry] = ()) -> Fou
     return best or Found()
 
 
-def render(found: Found, device: str, file: str | None) -> str:
+def render(found: Found, device: str, file: str | None, shared: bool = False) -> str:
     """Return a drop-in with the properties. file: the interface's .link file as udev has it.
 
-    One of the distribution is for other interfaces too: a drop-in of that would be as well.
+    One of the distribution is for other interfaces too: a drop-in of that would be as well. shared:
+    so it is with this file. Without any the name stays: a policy for it would rename the interface.
     """
     name = (file or "").rpartition("/")[2]
-    own = name and not (file or "").startswith(("/usr/", "/lib/"))
+    own = name and not shared and not (file or "").startswith(("/usr/", "/lib/"))
     lines = [f"# Layout of {device}, to be put into"]
     if own:
         lines.append(f"# /etc/systemd/network/{name}.d/50-rxlane.conf")
     else:
-        lines.append(f"# /etc/systemd/network/70-{device}.link.d/50-rxlane.conf")
-        lines.append(f"# once 70-{device}.link beside it is a copy of {file or 'the default'}")
+        copy = f"is a copy of {file}" if file else "has NamePolicy=keep in [Link]"
+        first = f"{'00' if shared else '70'}-{device}.link"  # of those that match it is the one
+        lines.append(f"# /etc/systemd/network/{first}.d/50-rxlane.conf")
+        lines.append(f"# once {first} beside it {copy}")
         lines.append(f"# with a [Match] that means {device} alone; see rxlane.link(7).")
     lines.append("[Link]")
     lines += [f"Property={key}={value}" for key, value in found.properties.items()]

@@ -91,7 +91,7 @@ class KeptLink:
         known = udevdb.properties(self._files, self._ifindex)
         name = present.get(self._ifindex)
         self._here(known is not None and name is not None)
-        if known is None or name is None:
+        if known is None or name is None or self._is_anothers(name):
             return Applied.nothing()
         if not linkkeys.given(known):
             return self._leave(name, present)
@@ -176,10 +176,10 @@ class KeptLink:
     def _mine(self, plan: Plan, name: str, choose: Choose | None) -> Plan:
         """Leave in the plan what is to be written for the own interface, as long as it is own."""
         found = claims.load(self._store, self._boot_id)
-        if self._ifindex not in found.links or self._yields():
+        if self._ifindex not in found.links or self._yields() or self._is_anothers(name):
             raise NotOurs
         # The flow table is for those who steer by it: nobody else would bring it back.
-        here = (name, HOST) if self._steers(self._given) else (name,)
+        here = (name, HOST) if self._steers(self._given) and not self._table_of(found) else (name,)
         own = tuple(c for c in plan.changes if c.target.device in here)
         theirs = (c for c in plan.changes if c.target.device not in here)
         mine = replace(
@@ -190,6 +190,17 @@ class KeptLink:
         )
         return mine if choose is None else choose(mine)
 
+    def _is_anothers(self, name: str) -> bool:
+        """True once another interface is called so; the event that tells brings the next look."""
+        number = self._files.number(f"sys/class/net/{name}/ifindex")
+        return number not in (None, self._ifindex)
+
+    def _table_of(self, found: Claims) -> bool:
+        """True while TuneD's profile has the flow table sized for its own devices."""
+        journal = of_this_boot(self._store, self._boot_id)
+        entries = () if journal is None else journal.entries
+        return any(e.item == RFS and e.after and e.ifindex in found.tuned for e in entries)
+
     def _leave(self, name: str, present: Names) -> Applied | None:
         """Give up the interface, which asks for nothing; None once nothing of it waits any more."""
         self._given = ()
@@ -198,8 +209,9 @@ class KeptLink:
         done = self._bring_back(present)
         self._say("info", [gone, *done.notes])
         self._say("warning", [f"not put back: {line}" for line in done.pending])
-        if done.pending:
-            return Applied.nothing()
+        again = udevdb.properties(self._files, self._ifindex)
+        if done.pending or linkkeys.given(again or {}):
+            return Applied.nothing()  # what udev wrote meanwhile is announced
         self.release()
         return None
 
@@ -218,10 +230,12 @@ class KeptLink:
             self.release()
 
     def _bring_back(self, present: Names) -> RolledBack:
-        name = present.get(self._ifindex)
-        if name is None or self._yields():
+        if self._yields():
             return RolledBack(0)
         self._know_flows()
+        name = present.get(self._ifindex)
+        if name is None:  # with it went its settings, but not the host's
+            return self._leave_flows()
         done = rollback(self._kernel, self._store, {name})
         flows = self._leave_flows()
         return RolledBack(

@@ -8,7 +8,7 @@ TuneD taking an interface or leaving it, of a rollback by the operator and of a 
 from __future__ import annotations
 
 from rxlane import udevdb
-from rxlane.events import Event, Sources
+from rxlane.events import Event, Sources, napi_threads
 from rxlane.journal import Store
 from rxlane.sysfs import Sysfs
 
@@ -17,7 +17,8 @@ class LinkSources(Sources):
     """ifindex: the interface whose properties count."""
 
     def __init__(self, store: Store, files: Sysfs, ifindex: int) -> None:
-        super().__init__()
+        # Not those of others, which have services of their own, and might use up the descriptors.
+        super().__init__(lambda: [one for one in napi_threads() if one[1] == ifindex])
         try:
             state = self.folders.watch(str(store.directory))
             udev = self.folders.watch(files.path(udevdb.DATABASE))

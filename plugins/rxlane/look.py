@@ -171,8 +171,10 @@ def link(args: argparse.Namespace) -> int:
     journal = of_this_boot(Store(args.state), kernel.boot_id())
     entries = () if journal is None else journal.entries
     found = linkfile.layout(snapshot, device, entries)
-    known = udevdb.properties(Sysfs(), device.ifindex) or {}
-    sys.stdout.write(linkfile.render(found, device.name, known.get(udevdb.FILE)))
+    files, index = Sysfs(), device.ifindex
+    file = (udevdb.properties(files, index) or {}).get(udevdb.FILE)
+    shared = udevdb.shares(files, index)
+    sys.stdout.write(linkfile.render(found, device.name, file, shared))
     return 1 if found.missing else 0
 
 

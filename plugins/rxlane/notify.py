@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -12,6 +13,8 @@ IN_MODIFY, IN_Q_OVERFLOW, IN_IGNORED = 0x2, 0x4000, 0x8000
 IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x80, 0x100, 0x200
 COMINGS = IN_MOVED_TO | IN_CREATE | IN_DELETE
 _HEADER = struct.Struct("=iIII")  # struct inotify_event: wd, mask, cookie, len
+# How many of these all processes of a user together may have, and of open files one may.
+MOST = "fs.inotify.max_user_instances, or the limit of open files"
 ROOM = 1 << 16  # bytes read at once; an event has at most 16 and a name of 256
 
 
@@ -20,12 +23,15 @@ class Folders:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self.descriptor = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        made = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.descriptor = self._checked(made, MOST)
 
-    def _checked(self, result: int) -> int:
+    def _checked(self, result: int, full: str = "") -> int:
+        """full: what to raise where there are too many."""
         if result < 0:
             code = ctypes.get_errno()
-            raise OSError(code, f"inotify: {os.strerror(code)}")
+            remedy = f"; raise {full}" if full and code == errno.EMFILE else ""
+            raise OSError(code, f"inotify: {os.strerror(code)}{remedy}")
         return result
 
     def watch(self, folder: str, mask: int = COMINGS) -> int:

@@ -26,7 +26,9 @@ def properties(files: Sysfs, ifindex: int) -> dict[str, str] | None:
     if text is None:
         return None
     rows = (line[2:].partition("=") for line in text.splitlines() if line.startswith("E:"))
-    return {name: value for name, _, value in rows}
+    found = {name: value for name, _, value in rows}
+    # While udev renames an interface its database has but what was there before the event.
+    return None if found.get("ID_RENAMING") == "1" else found
 
 
 def indexes(files: Sysfs) -> list[int]:
@@ -39,6 +41,13 @@ def link_files(known: Mapping[str, str]) -> list[str]:
     """Return the interface's .link file and its drop-ins, those first that win."""
     dropins = [path for path in known.get(DROPINS, "").split(":") if path]
     return [*reversed(dropins), *([known[FILE]] if FILE in known else [])]
+
+
+def shares(files: Sysfs, ifindex: int) -> bool:
+    """True where the interface's .link file is another one's, too."""
+    file = (properties(files, ifindex) or {}).get(FILE)
+    others = (properties(files, n) or {} for n in indexes(files) if n != ifindex)
+    return file is not None and any(known.get(FILE) == file for known in others)
 
 
 def moves_interrupts(files: Sysfs, ifindexes: Iterable[int]) -> bool:

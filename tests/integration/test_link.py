@@ -8,6 +8,7 @@ plugs in is given power, and let go again, by a script in the guest.
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,24 @@ def test_kept(linked: Linked, wanted: Settings) -> None:
         linked.host.run("sh", "-c", command)
         assert linked.stands(wanted), name
     assert linked.property(unit, "MainPID") == pid
+
+
+def test_stopped_for_a_trial_it_stays_so(linked: Linked, wanted: Settings) -> None:
+    """Through events that tell nothing new of the interface, until it is added again."""
+    nic, unit = linked.nic, linked.unit(linked.nic)
+    linked.host.run("systemctl", "stop", unit)
+    original = linked.own(nic, linked.before)
+    assert linked.stands(original)
+    linked.host.run("udevadm", "trigger", "--settle", path(linked))
+    for old, new in pairwise((nic, "lane0", nic)):
+        commands = f"ip link set {old} down; ip link set {old} name {new}; ip link set {new} up"
+        linked.host.run("sh", "-c", f"{commands}; udevadm settle")
+    time.sleep(2)
+    assert linked.property(unit, "ActiveState") == "inactive"
+    assert linked.own(nic) == original
+    linked.host.run("udevadm", "trigger", "--settle", "-c", "add", path(linked))
+    assert linked.until(lambda: linked.property(unit, "ActiveState") == "active")
+    assert linked.stands(wanted)
 
 
 def test_driver_bound_again(linked: Linked) -> None:

@@ -44,7 +44,7 @@ class Fake(Sources):
     def descriptors(self) -> tuple[int, ...]:
         return (self._out,)
 
-    def renew(self) -> None: ...
+    def renew(self, anyway: bool = False) -> None: ...
 
     def refresh(self, folders: Mapping[str, Folder]) -> None:
         self.followed.append(dict(folders))

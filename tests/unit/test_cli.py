@@ -277,7 +277,7 @@ def test_a_trial_as_a_drop_in(
     status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
     assert (status, err) == (0, "")
     assert out.splitlines()[-2:] == ["[Link]", "Property=NAPI_THREADED=off@0,on@1-3"]
-    assert "70-eth0.link" in out
+    assert "once 70-eth0.link beside it has NamePolicy=keep in [Link]" in out
     known = {"ID_NET_LINK_FILE": "/etc/systemd/network/10-a.link"}
     monkeypatch.setattr("rxlane.udevdb.properties", lambda *_: known)
     (napi, *_) = host.links["eth0"].napis

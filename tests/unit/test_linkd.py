@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import select
 import signal
@@ -11,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import linkd, udevdb
+from rxlane import linkd, linksources, udevdb
 from rxlane.events import Event
 from rxlane.journal import Claims, Store
 from rxlane.linkd import LINGER, Stop
 from rxlane.linksources import LinkSources
-from rxlane.notify import Folders
+from rxlane.notify import MOST, Folders
 from rxlane.sysfs import Sysfs
 
 
@@ -96,6 +98,37 @@ def test_ends_when_the_interface_stays_away(stop: tuple[Stop, list[int]]) -> Non
     assert alarms == [LINGER, 0, LINGER]
     os.kill(os.getpid(), signal.SIGALRM)
     assert ready(one.descriptor) and one.gone and not one.asked
+
+
+def test_many_services_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives 128 inotify instances; to use them up is not for a test."""
+    made = Folders()
+    made.close()
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EMFILE)
+    with pytest.raises(OSError, match="raise fs.inotify.max_user_instances"):
+        made._checked(-1, MOST)
+
+
+def test_follows_the_threads_of_its_own_interface(
+    sources: LinkSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has a limit of descriptors, and the others have services of their own."""
+    monkeypatch.setattr(linksources, "napi_threads", lambda: [(1, 3), (os.getpid(), 7), (2, 9)])
+    before = sources.descriptors
+    sources.refresh({})
+    assert len(sources.descriptors) == len(before) + 1
+
+
+def test_served_again_once_it_is_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    outcomes, served = [True, False], list[int]()
+
+    def serve(ifindex: int, *_: object) -> bool:
+        served.append(ifindex)
+        return outcomes.pop(0)
+
+    monkeypatch.setattr(linkd, "serve", serve)
+    monkeypatch.setattr("sys.argv", ["rxlane-link", "7", "--state", str(tmp_path)])
+    assert linkd.main() == 0 and served == [7, 7]
 
 
 def test_a_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],

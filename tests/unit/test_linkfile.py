@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxlane import linkfile, linkkeys, policy
+from rxlane import linkfile, linkkeys, policy, udevdb
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.sections import Policy
+from rxlane.sysfs import Sysfs
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost
 
@@ -152,3 +154,26 @@ def test_what_no_property_gives_is_said() -> None:
     assert "NAPI_THREAD_CPUS" not in found.properties
     shown = "queue 0: 5, queue 1: 1, queue 2: 0-3, queue 3: 2"
     assert found.missing == (f"thread-cpus: no property gives {shown}",)
+
+
+@pytest.mark.parametrize(("file", "others", "place", "copy"), [
+    ("/etc/systemd/network/10-a.link", False, "10-a.link.d", ""),
+    ("/etc/systemd/network/10-a.link", True, "00-eth0.link.d", "is a copy of /etc/"),
+    ("/usr/lib/systemd/network/99-default.link", True, "00-eth0.link.d", "is a copy of /usr/lib/"),
+    ("/usr/lib/systemd/network/99-default.link", False, "70-eth0.link.d", "is a copy of /usr/lib/"),
+    (None, False, "70-eth0.link.d", "has NamePolicy=keep in [Link]"),
+])  # fmt: skip
+def test_the_file_is_the_interface_s_alone(
+    tmp_path: Path, file: str | None, others: bool, place: str, copy: str
+) -> None:
+    """What udev's database says of both interfaces; nothing where no file matches."""
+    (tmp_path / udevdb.DATABASE).mkdir(parents=True)
+    rows = {2: file, 3: file if others else "/etc/systemd/network/20-b.link"}
+    for index, own in rows.items():
+        text = "" if own is None else f"E:{udevdb.FILE}={own}\n"
+        (tmp_path / udevdb.DATABASE / udevdb.entry(index)).write_text(text)
+    shared = udevdb.shares(Sysfs(tmp_path), 2)
+    assert shared == (others and file is not None)
+    text = linkfile.render(linkfile.Found(), "eth0", file, shared)
+    assert f"# /etc/systemd/network/{place}/50-rxlane.conf\n" in text and copy in text
+    assert ("means eth0 alone" in text) == bool(copy)

@@ -18,6 +18,7 @@ from rxlane.apply import apply
 from rxlane.confirm import boottime
 from rxlane.errors import Kind, RxlaneError
 from rxlane.events import Event
+from rxlane.items import FLOW_ENTRIES
 from rxlane.journal import Pending, Sealed
 from rxlane.plan import HOST
 from rxlane.policy import parse_mixed
@@ -280,6 +281,57 @@ def test_properties_that_come_back_meanwhile(bench: Bench) -> None:
     bench.properties("eth0", **POLL)
     bench.host.set_up("eth0")
     assert bench.look("eth0") and bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_properties_that_come_back_while_the_originals_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look that udev's event brings finds the service there: no other one was started."""
+    bench.start_service("eth0", **POLL)
+    bench.properties("eth0")
+
+    def slow(*args: Any) -> RolledBack:
+        bench.properties("eth0", **POLL)
+        return rollback(*args)
+
+    monkeypatch.setattr(linkkeep, "rollback", slow)
+    assert bench.look("eth0") and bench.modes("eth0") == [0, 0, 0, 0]
+    assert bench.look("eth0") and bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_what_udev_has_while_it_renames_says_nothing(bench: Bench) -> None:
+    bench.start_service("eth0", **POLL)
+    path = bench.root / udevdb.DATABASE / udevdb.entry(2)
+    path.write_text("I:1\nE:ID_RENAMING=1\n")
+    assert bench.look("eth0") and bench.there[-1] is False
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_unplugged_it_leaves_no_flow_table(bench: Bench, stopped: bool) -> None:
+    """Stopped while it is away, or once it was for long."""
+    bench.start_service("eth0", NAPI_RFS="512")
+    del bench.host.links["eth0"], bench.names[2]
+    (bench.root / udevdb.DATABASE / udevdb.entry(2)).unlink()
+    assert bench.look("eth0")
+    bench.services["eth0"].end(bench.names if stopped else {})
+    assert bench.host.sysctls[FLOW_ENTRIES] == 0 and not bench.store.claims.path.exists()
+
+
+def test_an_interface_of_another_s_former_name(bench: Bench) -> None:
+    """Renamed, both of them, between the event that named it and the look."""
+    bench.start_service("eth0", **POLL)
+    bench.host.rename("eth0", "lan0")
+    bench.host.rename("eth1", "eth0")
+    folder = bench.root / "sys/class/net/eth0"
+    folder.mkdir(parents=True)
+    (folder / "ifindex").write_text("3\n")
+    before = bench.modes("lan0")
+    assert bench.look("eth0")
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("lan0") == before
+    bench.properties("eth0")
+    assert bench.look("eth0"), "nor is anything brought back"
+    assert bench.modes("lan0") == before
 
 
 @pytest.mark.parametrize("number", [1, 2])  # of the interface, and of the flow table after it

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rxlane import claims, cli
+from rxlane.items import FLOW_ENTRIES
 from rxlane.model import Snapshot
 from rxlane.plan import TUNED
 from rxlane.tuned_compat import Row
@@ -86,6 +87,42 @@ def test_a_dead_tuned_takes_only_its_own_with_it(
     assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
     assert bench.look("eth0")
     assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+def test_a_dead_tuned_that_had_nothing_to_write_leaves_the_interface(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All was as its profile wants it, so no journal tells of it."""
+    assert bench.adapter().apply([Row("napi", frozenset({"eth0"}), (("threaded", "off"),))]).ok
+    bench.start_service("eth0", **POLL)
+    assert bench.modes("eth0") == [0, 0, 0, 0]
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    argv = ["rollback", "--orphaned", "--state", str(bench.store.directory)]
+    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset({"napi"}))
+    assert cli.main(argv) == 0 and bench.look("eth0")
+    assert bench.modes("eth0") == [0, 0, 0, 0], "the next one takes it"
+    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
+    assert cli.main(argv) == 0 and bench.look("eth0")
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("tuned", "link"),
+    [("1024", "4096"), ("4096", "1024"), ("1024", "auto"), ("auto", "auto"), ("auto", "32768")],
+)
+def test_one_of_two_that_steer_has_the_flow_table(bench: Bench, tuned: str, link: str) -> None:
+    """Each plans without the other; it is TuneD's as long as its profile asks for one."""
+    adapter = bench.adapter()
+    rows = [Row("steer", frozenset({"eth0"}), (("rfs", tuned),), "flow_steering")]
+    assert adapter.apply(rows).ok
+    entries = bench.host.sysctls[FLOW_ENTRIES]
+    bench.start_service("eth1", NAPI_RFS=link)
+    for _ in range(2):
+        adapter.keep(adapter.policy(rows), None, lambda plan: plan)
+        assert bench.host.sysctls[FLOW_ENTRIES] == entries
+        bench.look("eth1")
+    assert bench.host.sysctls[FLOW_ENTRIES] == entries
 
 
 def test_tuned_leaves_the_flow_table_of_others_alone(bench: Bench) -> None:
