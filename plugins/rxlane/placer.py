@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from rxlane.model import Cpu, Link, Topology
 from rxlane.topology import efficient, first_of_cores, near
@@ -53,6 +54,7 @@ def weight(exclusive: bool, polling: bool) -> int:
     return POLLER if polling else int(exclusive)
 
 
+@cache
 def _ranks(count: int) -> list[int]:
     """Return, for each distance along so many CPUs, when it is tried: half way round comes first.
 
@@ -107,9 +109,10 @@ class Placer:
     _slow: frozenset[int] = field(init=False)
     _online: frozenset[int] = field(init=False)
     _places: dict[int, int] = field(init=False)
-    _ranks: list[int] = field(init=False)
     # CPUs that pollers came to after theirs had gone.
     _entered: set[int] = field(default_factory=set)
+    # By CPU, how many fair lanes left it for others.
+    _left: Counter[int] = field(default_factory=Counter)
     # By CPU, what stays there whatever the plan says, and what weight() says of that.
     _met: Counter[int] = field(default_factory=Counter)
     _met_polled: Counter[int] = field(default_factory=Counter)
@@ -120,7 +123,6 @@ class Placer:
         self._slow = efficient(self.topology)
         self._online = frozenset(self.topology.online)
         self._places = {cpu.number: place for place, cpu in enumerate(self.topology.cpus)}
-        self._ranks = _ranks(len(self._places))
 
     def fork(self, topology: Topology) -> Placer:
         """Return another placer that goes on from here, on a host that may have fewer CPUs."""
@@ -231,7 +233,7 @@ class Placer:
         found: dict[int, int] = {}
         for exclusive in (True, False):
             rows = [n for n, one in enumerate(requests) if one.exclusive == exclusive]
-            lost, turns = [], Counter[int]()
+            lost = []
             for number in rows:
                 one = requests[number]
                 if one.stands is not None and self._may_stay(one, one.stands):
@@ -242,8 +244,8 @@ class Placer:
                 if exclusive or one.stands is None:
                     lost.append(number)
                     continue
-                found[number] = self.inherit(one, one.stands, turns[one.stands])
-                turns[one.stands] += 1
+                found[number] = self.inherit(one, one.stands, self._left[one.stands])
+                self._left[one.stands] += 1
             for number in sorted(_by_turn(requests, lost), key=lambda n: not requests[n].polling):
                 found[number] = self.take(requests[number])
                 if exclusive:
@@ -253,18 +255,33 @@ class Placer:
     def inherit(self, one: Request, gone: int, turn: int) -> int:
         """Return the CPU for the fair lane number turn of those that leave one, and count it.
 
-        Away from pollers and near the device, then by the two CPUs' places and the turn alone: were
-        it by what CPUs have now, one more that goes offline would move lanes that were not on it.
+        Away from pollers and near the device, then by the two CPUs' places among those as good and
+        the turn alone: were it by what CPUs have now, one more that goes offline would move lanes
+        that were not on it. Where the CPU of its turn is offline too, it looks on from there.
         """
-        start, last = self._places[gone], max(1, len(self._ranks) - 1)
-
-        def order(number: int) -> tuple[int, ...]:
-            rank = self._ranks[(self._places[number] - start) % len(self._ranks)]
-            return (*self._cost(number, one)[:3], (rank - 1 - turn) % last)
-
-        best = min(one.pool, key=order)
+        ring = self._heirs(one)
+        at = {number: place for place, number in enumerate(ring)}
+        ranks, own = _ranks(len(ring)), int(gone in at and len(ring) > 1)
+        # Those of a package that is gone as a whole start apart along the other's CPUs.
+        start = at.get(gone, self._places[gone]) + ranks.index(own + turn % (len(ring) - own))
+        online = (n for n in ring if n in self._online)
+        best = min(online, key=lambda n: ranks[(at[n] - start) % len(ring)])
         self.note(best, one.weight)
         return best
+
+    def _heirs(self, one: Request) -> list[int]:
+        """Return the CPUs that would be as good as each other for the lane, were all online."""
+        costs = {n: self._cost(n, one)[:3] for n in one.pool}
+        lowest = min(costs.values())
+        best = {n for n, cost in costs.items() if cost == lowest}
+        kinds = {self._kind(n, one) for n in best}
+        alike = (n for n in self._places if n not in self._online and self._kind(n, one) in kinds)
+        return sorted(best.union(alike), key=self._places.__getitem__)
+
+    def _kind(self, number: int, one: Request) -> tuple[object, ...]:
+        """Return what says whether a lane may go to the CPU, and how gladly."""
+        apart = (self._away, self.topology.partitioned, self.vcpus)
+        return (*self._cost(number, one)[:3], *(number in cpus for cpus in apart))
 
     def _may_stay(self, one: Request, number: int) -> bool:
         if number not in one.pool:

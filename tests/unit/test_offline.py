@@ -232,11 +232,48 @@ def test_lanes_of_many_cpus_go_to_different_ones(numbers: Sequence[int]) -> None
     assert most == -(-16 // (16 - len(numbers)))
 
 
+NODES = simhost.topology(64, nodes=8)
+ISOLATED = simhost.topology(64, isolated=range(4, 64))
+
+
+def loads(after: dict[Target, str]) -> Counter[int]:
+    """How many lanes' interrupts each CPU has."""
+    return Counter(int(cpus) for target, cpus in after.items() if target.item == "irq-cpus")
+
+
 def test_two_cpus_less_spread_evenly() -> None:
     start = simhost.whole(simhost.snapshot(simhost.link(queues=16)))
     after = wanted(without(start, 3, 6), asked(irq_cpus="auto"))
     loads = [list(after.values()).count(str(n)) for n in (0, 1, 2, 4, 5, 7)]
     assert sorted(loads) == [2, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("options", [{"threaded": "on"}, {"threaded": "on@1-2,5,9-"}, {}])
+@pytest.mark.parametrize("queues", [7, 32, 45])
+@pytest.mark.parametrize("topology", [NODES, ISOLATED], ids=["8-nodes", "isolated"])
+def test_lanes_of_one_cpu_are_shared_out_evenly(
+    topology: Topology, queues: int, options: dict[str, str]
+) -> None:
+    """The housekeeping CPUs of the node were a part of those along which they looked for others, so
+    that one of them got all: 16 of 32, and two others 8.
+    """
+    start = simhost.whole(simhost.snapshot(simhost.link(queues=queues, node=0), cpus=topology))
+    policy = asked(irq_cpus="auto", **options, **({"thread_cpus": "auto"} if options else {}))
+    every = [n for n in topology.housekeeping if topology.cpus[n].node == 0]
+    whole_loads = loads(wanted(start, policy))
+    for gone in every:
+        found = loads(wanted(without(start, gone), policy))
+        more = [found[n] - whole_loads[n] for n in every if n != gone]
+        assert sum(more) == whole_loads[gone] and max(more) - min(more) <= 1, f"{gone}: {more}"
+
+
+def test_lanes_of_many_cpus_are_shared_out_evenly() -> None:
+    """Where the second threads are offline, most of a host's others are so as well."""
+    isolated = (*range(4, 16), *range(20, 32))
+    cpus = simhost.topology(32, isolated=isolated)
+    start = simhost.whole(simhost.snapshot(simhost.link(queues=64), cpus=cpus))
+    after = wanted(without(start, *range(16, 32)), asked(irq_cpus="auto"))
+    assert loads(after) == dict.fromkeys(range(4), 16)
 
 
 # -- guessing what sysfs does not tell ------------------------------------------------------------
