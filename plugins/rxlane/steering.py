@@ -116,8 +116,7 @@ def _rps(
         elif len(stood) == len(stand):
             chosen = _keep(placer, near, link, stood)
         else:
-            # CPU 0 carries the kernel's own work, and so may be last where none is known to be.
-            at = [polled.get((link.name, queue.index), 0) for queue in own]
+            at = [polled.get((link.name, queue.index)) for queue in own]
             chosen = _deal(placer, near, link, at, every)
     elif section.rps in ("numa-local", "list"):
         chosen = [near if section.rps == "numa-local" else section.rps_cpus] * len(own)
@@ -139,7 +138,7 @@ def _redundant(stand: Sequence[tuple[int, ...] | None], every: int, near: tuple[
 
 
 def _deal(
-    placer: Placer, near: tuple[int, ...], link: Link, polled: Sequence[int], every: int
+    placer: Placer, near: tuple[int, ...], link: Link, polled: Sequence[int | None], every: int
 ) -> list[tuple[int, ...]]:
     """Return CPUs for each queue, by the device's place alone: were it by what other devices have,
     one that comes or goes would change their flows' CPUs too.
@@ -151,11 +150,30 @@ def _deal(
     ring = placer.ring(link, near, past=min(len(polled), len(near) - share * len(polled)))
     free, found = ring, list[tuple[int, ...]]()
     for own in polled:
-        others = [n for n in dict.fromkeys((*free, *ring)) if n != own]
-        cpus = (*others, own)[:share]
+        # CPU 0 carries the kernel's own work, and so may be last where none is known to be.
+        last = own or 0
+        cpus = (*(n for n in free if n != last), last)[:share]
         free = tuple(n for n in free if n not in cpus)
-        found.append(tuple(sorted(cpus)))
-    return found
+        found.append(cpus)
+    # All but the last queue could leave their interrupt's CPU to a later one.
+    if own in found[-1]:
+        _exchange(found, polled, own, ring)
+    return [tuple(sorted(cpus)) for cpus in found]
+
+
+def _exchange(
+    found: list[tuple[int, ...]], polled: Sequence[int | None], own: int, ring: tuple[int, ...]
+) -> None:
+    """Give the last queue another CPU for its own interrupt's: one of the nearest queue that may
+    have this one; where there is none such, the next CPU of the ring for a second time.
+    """
+    given = next((n for n in ring if n not in found[-1]), own)
+    for at in reversed(range(len(found) - 1)):
+        if polled[at] != own:
+            *kept, given = found[at]
+            found[at] = (*kept, own)
+            break
+    found[-1] = tuple(given if n == own else n for n in found[-1])
 
 
 def _keep(

@@ -58,8 +58,52 @@ def test_rps_auto_is_beside_the_interrupts() -> None:
             assert len(cpulist.parse(str(cpus))) == 2
             assert int(str(irqs[name])) not in cpulist.parse(str(cpus))
         for link in links:
-            own = [n for q in range(4) for n in cpulist.parse(str(masks[f"{link.name}/rx{q}"]))]
-            assert sorted(own) == list(range(8))
+            assert apart(masks, link.name) == list(range(8))
+
+
+def apart(found: dict[str, object], device: str) -> list[int]:
+    """All CPUs of a device's queues, as often as they have them."""
+    own = (cpus for name, cpus in found.items() if name.startswith(f"{device}/"))
+    return sorted(n for cpus in own for n in cpulist.parse(str(cpus)))
+
+
+@pytest.mark.parametrize(
+    ("irqs", "masks"),
+    [
+        ((3, 0), ["0-1", "2-3"]),
+        ((1, 0), ["0,2", "1,3"]),
+        ((0, 0), ["1-2", "1,3"]),  # none can have CPU 0
+    ],
+)
+def test_rps_auto_exchanges_the_cpu_that_the_last_queue_must_not_have(
+    irqs: tuple[int, int], masks: list[str]
+) -> None:
+    """It took one for a second time, and its interrupt's CPU had nothing."""
+    start = host(simhost.link(queues=2), cpus=simhost.topology(4))
+    there = tuple(
+        replace(irq, effective=(irqs[irq.number - 40],)) if irq.number < 42 else irq
+        for irq in start.irqs
+    )
+    found = planned(replace(start, irqs=there), "rps-cpus", rps="auto")
+    assert list(found.values()) == masks
+
+
+@pytest.mark.parametrize(("devices", "queues", "cpus"), [(2, 8, 16), (4, 4, 8), (3, 5, 10)])
+def test_rps_auto_uses_every_cpu_once(devices: int, queues: int, cpus: int) -> None:
+    links = [
+        simhost.link(f"eth{n}", queues, ifindex=n + 2, base=9000 + 500 * n) for n in range(devices)
+    ]
+    start = host(*links, cpus=simhost.topology(cpus))
+    plan = decide(start, asked(rps="auto", irq_cpus="auto"))
+    irqs, masks = values(plan, "irq-cpus"), values(plan, "rps-cpus")
+    for link in links:
+        assert apart(masks, link.name) == list(range(cpus))
+    assert not any(int(str(irqs[q])) in cpulist.parse(str(own)) for q, own in masks.items())
+
+
+def test_rps_auto_uses_cpu_0_where_no_interrupt_is_known() -> None:
+    start = replace(host(), writers=("irqbalance",))
+    assert apart(planned(start, "rps-cpus", rps="auto"), "eth0") == list(range(8))
 
 
 def test_rps_auto_takes_the_interrupts_cpu_where_there_is_one_other() -> None:
