@@ -346,13 +346,15 @@ class Placer:
 
     def ring(self, link: Link, cpus: Sequence[int], past: int) -> tuple[int, ...]:
         """Return the CPUs in the order in which a device's interrupts go along them, first threads
-        of cores before second ones and CPU 0 last, from so many past the device's start.
+        of cores before second ones and CPU 0 last, from so many past the device's start; after them
+        siblings of CPUs that have a poller, with which they share a core.
         """
         ordered = sorted(cpus, key=lambda n: (n == 0, n))
         firsts = first_of_cores(self.topology, ordered)
         every = (*firsts, *(n for n in ordered if n not in firsts))
-        at = (int(self.starts[link.ifindex] * len(every)) + past) % len(every)
-        return (*every[at:], *every[:at])
+        quiet = tuple(n for n in every if not any(map(self.busy, self._cpus[n].siblings))) or every
+        at = (int(self.starts[link.ifindex] * len(quiet)) + past) % len(quiet)
+        return (*quiet[at:], *quiet[:at], *(n for n in every if n not in quiet))
 
     def _cost(self, number: int, one: Request) -> tuple[int, ...]:
         cpu = self._cpus[number]

@@ -106,6 +106,19 @@ def test_rps_auto_uses_cpu_0_where_no_interrupt_is_known() -> None:
     assert apart(planned(start, "rps-cpus", rps="auto"), "eth0") == list(range(8))
 
 
+def test_rps_auto_takes_siblings_of_pollers_last() -> None:
+    """The second thread of a core was first among equals where its first one polls."""
+    cpus = simhost.topology(16)
+    cores = tuple(replace(c, siblings=(c.number % 8, c.number % 8 + 8)) for c in cpus.cpus)
+    start = host(cpus=replace(cpus, cpus=cores))
+    options = {"threaded": "busy-poll@0-1", "thread_cpus": "1,2", "irq_cpus": "auto", "rps": "auto"}
+    found = apart(planned(start, "rps-cpus", **options), "eth0")
+    assert len(found) == 8 and not {1, 2, 9, 10} & {*found}
+    one = replace(start, links=(replace(start.links[0], queues=start.links[0].queues[:1]),))
+    alone = options | {"threaded": "busy-poll", "thread_cpus": "1"}
+    assert planned(one, "rps-cpus", **alone) == {"eth0/rx0": "0,2-8,10-15"}
+
+
 def test_rps_auto_takes_the_interrupts_cpu_where_there_is_one_other() -> None:
     start = host(simhost.link(queues=1), cpus=simhost.topology(2))
     assert planned(start, "rps-cpus", rps="auto", irq_cpus="auto") == {"eth0/rx0": "0-1"}
