@@ -34,12 +34,12 @@ from rxlane import (
 )
 from rxlane.draft import Draft, assigned, without
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import CPUS, DEFER, FLUSH, IRQ_CPUS, MODES, SUSPEND, THREADED, Value
+from rxlane.items import CPUS, DEFER, FLUSH, IRQ_CPUS, MODES, OFF, ON, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
 from rxlane.options import option_of
 from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
-from rxlane.sections import FlowSteering, Policy, Section
+from rxlane.sections import FlowSteering, Policy, Section, mode_of
 from rxlane.settings import View
 from rxlane.wanted import Chosen, Wanted
 from rxlane.whole import whole
@@ -73,7 +73,8 @@ def decide(
     devices = assigned(snapshot, policy.sections)
     future = hardware.foresee(snapshot, hardware.counts(devices))
     planned = present if future is snapshot else View.of(future)
-    others = neighbours.find(planned, neighbours.of_plan(future, policy), returning)
+    coming = {**returning, **_whole_modes(future, policy)}
+    others = neighbours.find(planned, neighbours.of_plan(future, policy), coming)
 
     def attempt(met: tuple[Chosen, ...]) -> Plan:
         plan = _decide(planned, present, policy, others, returning, met)
@@ -114,6 +115,22 @@ def _decide(
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
     _lay_out(draft, placer, policy, others)
     return draft.plan()
+
+
+def _whole_modes(snapshot: Snapshot, policy: Policy) -> dict[Target, Value]:
+    """Return the modes that whole devices will be in on a kernel that knows no others.
+
+    Those are the modes of their management queues as well.
+    """
+    found: dict[Target, Value] = {}
+    if uapi.NETDEV_A_NAPI_THREADED in snapshot.capabilities.settable:
+        return found
+    for section, link in assigned(snapshot, policy.sections):
+        managed = link.queues_of("rx")[section.management_queues :]
+        modes = {mode_of(section.modes, queue.index) for queue in managed}
+        if len(modes) == 1 and modes <= {OFF, ON} and link.threaded is not None:
+            found[Target(link.name, WHOLE, THREADED)] = str(modes.pop())
+    return found
 
 
 def _staying(draft: Draft) -> tuple[int, ...]:
@@ -315,12 +332,8 @@ def _managed(draft: Draft, section: Section, link: Link, own: list[Lane]) -> lis
 
 def _modes(draft: Draft, section: Section, link: Link, managed: list[Lane]) -> dict[int, str]:
     """Plan threaded modes; return the mode each queue will be in, where it changes or holds."""
-    wanted = {
-        lane.queue.index: rule.mode
-        for lane in managed
-        for rule in section.modes
-        if rule.covers(lane.queue.index)
-    }
+    modes = ((lane.queue.index, mode_of(section.modes, lane.queue.index)) for lane in managed)
+    wanted = {queue: mode for queue, mode in modes if mode is not None}
     capabilities = draft.view.snapshot.capabilities
     reason = section.reason("threaded")
     if uapi.NETDEV_A_NAPI_THREADED not in capabilities.settable:

@@ -27,7 +27,7 @@ from rxlane.layout import interrupts
 from rxlane.model import Irq, IrqThread, Lane, Link
 from rxlane.placer import Placer
 from rxlane.plan import WHOLE, Target
-from rxlane.sections import SCHED_OPTIONS, IrqLayout, Section
+from rxlane.sections import SCHED_OPTIONS, IrqLayout, Section, mode_of
 from rxlane.topology import AUTO
 from rxlane.wanted import Chosen, Wanted
 
@@ -115,7 +115,7 @@ def _present(draft: Draft) -> dict[int, IrqThread]:
 
 
 def _verdict(draft: Draft, one: _Handler) -> _Verdict:
-    mode = next((rule.mode for rule in one.section.modes if rule.covers(one.queue)), None)
+    mode = mode_of(one.section.modes, one.queue)
     if mode is None or (mode == OFF and one.irq.threaded is None):
         return _Verdict()
     napi = _napi_mode(draft, one)

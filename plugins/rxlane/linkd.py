@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 
-from rxlane import streams, udevdb
+from rxlane import rtnetlink, streams, udevdb
 from rxlane.converge import Converger, keep
 from rxlane.errors import RxlaneError, with_notes
 from rxlane.events import Event, wake_up
 from rxlane.journal import DIRECTORY, Store
-from rxlane.kernel import Linux
+from rxlane.kernel import Kernel, Linux
 from rxlane.linkkeep import KeptLink
 from rxlane.linksources import LinkSources
 from rxlane.sysfs import Sysfs
@@ -35,7 +35,7 @@ class Stop:
     """Ends the wait, because somebody asks for it or because the interface is not there."""
 
     def __init__(self) -> None:
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.asked = False
         self.gone = False
         self._waits = False
@@ -50,6 +50,13 @@ class Stop:
         self._waits = not there
         self.gone = self.gone and not there
 
+    def go_on(self) -> bool:
+        """Forget that the interface was not there; False once somebody has asked for the end."""
+        self.gone = self._waits = False
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+        return not self.asked
+
     def _ask(self) -> None:
         self.asked = True
         wake_up(self.descriptor)
@@ -59,13 +66,24 @@ class Stop:
         wake_up(self.descriptor)
 
 
-def serve(ifindex: int, store: Store, files: Sysfs) -> bool:
-    """Lay out and keep until it is to end; True where it is to be done anew.
+def serve(ifindex: int, store: Store, files: Sysfs) -> None:
+    """Lay out and keep until it is to end.
 
-    So it is for an interface that came back in the last moment: udev started no other service.
+    For an interface that came back in the last moment udev starts no other service.
     """
-    stop = Stop()
-    kernel = Linux()
+    stop, kernel = Stop(), Linux()
+    _round(ifindex, store, files, kernel, stop)
+    while stop.gone and _is_there(ifindex, files) and stop.go_on():
+        _round(ifindex, store, files, kernel, stop)
+
+
+def _is_there(ifindex: int, files: Sysfs) -> bool:
+    """True for an interface that udev has finished with; its database may be behind."""
+    known = udevdb.properties(files, ifindex)
+    return known is not None and ifindex in {row.ifindex for row in rtnetlink.links()}
+
+
+def _round(ifindex: int, store: Store, files: Sysfs, kernel: Kernel, stop: Stop) -> None:
     converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
     kept = KeptLink(kernel, store, files, ifindex, log, stop.here, converger.anew)
     kept.claim()
@@ -86,8 +104,6 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> bool:
         elif stop.gone:
             kept.end({})
             log("info", "the interface is gone")
-        known = udevdb.properties(files, ifindex)
-        return stop.gone and not stop.asked and known is not None
     finally:
         sources.close()
 
@@ -98,8 +114,7 @@ def main() -> int:
     parser.add_argument("--state", default=DIRECTORY)
     args = parser.parse_args()
     try:
-        while serve(args.ifindex, Store(args.state), Sysfs()):
-            continue
+        serve(args.ifindex, Store(args.state), Sysfs())
     except (RxlaneError, OSError) as error:
         log("error", "; ".join(with_notes(error)))
         return 1

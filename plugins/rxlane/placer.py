@@ -113,6 +113,8 @@ class Placer:
     _entered: set[int] = field(default_factory=set)
     # By CPU, how many fair lanes left it for others.
     _left: Counter[int] = field(default_factory=Counter)
+    # What _heirs() found, by what that depends on beside `polled`.
+    _alike: dict[tuple[object, ...], list[int]] = field(default_factory=dict)
     # By CPU, what stays there whatever the plan says, and what weight() says of that.
     _met: Counter[int] = field(default_factory=Counter)
     _met_polled: Counter[int] = field(default_factory=Counter)
@@ -162,7 +164,9 @@ class Placer:
         cpu = self._cpus[number]
         self.taken[number] += count
         self.caches[cpu.llc] += count
-        self.polled[number] += count * weight
+        if weight:
+            self.polled[number] += count * weight
+            self._alike.clear()
 
     def deal(self, requests: Sequence[Request]) -> list[int]:
         """Return a CPU for each request; those of a device are in the order of its queues.
@@ -184,11 +188,13 @@ class Placer:
         """Count the threads of devices outside of the plan for a while."""
         self.taken.update(self._met)
         self.polled.update(self._met_polled)
+        self._alike.clear()
         try:
             yield
         finally:
             self.taken.subtract(self._met)
             self.polled.subtract(self._met_polled)
+            self._alike.clear()
 
     def _make_way(self, requests: Sequence[Request], found: dict[int, int]) -> None:
         rows = [n for n in found if self._in_the_way(requests[n], found[n])]
@@ -270,7 +276,13 @@ class Placer:
         return best
 
     def _heirs(self, one: Request) -> list[int]:
-        """Return the CPUs that would be as good as each other for the lane, were all online."""
+        """Return the CPUs that would be as good for the fair lane as each other, all online."""
+        key = (one.pool, one.node, one.prefer)
+        if key not in self._alike:
+            self._alike[key] = self._found_alike(one)
+        return self._alike[key]
+
+    def _found_alike(self, one: Request) -> list[int]:
         costs = {n: self._cost(n, one)[:3] for n in one.pool}
         lowest = min(costs.values())
         best = {n for n, cost in costs.items() if cost == lowest}

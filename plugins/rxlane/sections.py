@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rxlane.items import RESET_ITEMS
@@ -19,6 +20,11 @@ class ModeRule:
         if self.spans is None:
             return True
         return any(lo <= queue and (hi is None or queue <= hi) for lo, hi in self.spans)
+
+
+def mode_of(rules: Iterable[ModeRule], queue: int) -> str | None:
+    """Return the mode that one of the rules has for the queue; there is one at most."""
+    return next((rule.mode for rule in rules if rule.covers(queue)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,17 @@ import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rxlane import linkd, linksources, udevdb
+from rxlane import linkd, linksources, rtnetlink, udevdb
 from rxlane.events import Event
 from rxlane.journal import Claims, Store
 from rxlane.linkd import LINGER, Stop
 from rxlane.linksources import LinkSources
-from rxlane.notify import MOST, Folders
+from rxlane.notify import Folders
+from rxlane.rollback import RolledBack
 from rxlane.sysfs import Sysfs
 
 
@@ -102,11 +104,11 @@ def test_ends_when_the_interface_stays_away(stop: tuple[Stop, list[int]]) -> Non
 
 def test_many_services_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel gives 128 inotify instances; to use them up is not for a test."""
-    made = Folders()
-    made.close()
+    full = SimpleNamespace(inotify_init1=lambda _: -1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: full)
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EMFILE)
     with pytest.raises(OSError, match="raise fs.inotify.max_user_instances"):
-        made._checked(-1, MOST)
+        Folders()
 
 
 def test_follows_the_threads_of_its_own_interface(
@@ -119,16 +121,80 @@ def test_follows_the_threads_of_its_own_interface(
     assert len(sources.descriptors) == len(before) + 1
 
 
+class Served:
+    """serve() with a wait that ends as the test has it, and nothing laid out."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, root: Path, *ends: str) -> None:
+        self.ends = [*ends]
+        self.stop = SimpleNamespace(asked=False, gone=False, here=None, descriptor=-1)
+        self.did = list[str]()
+        self.links = SimpleNamespace(names={7: "old"})
+        for name in ("LinkSources", "KeptLink"):
+            patch.setattr(linkd, name, lambda *_: self)
+        patch.setattr(linkd, "Linux", lambda: None)
+        patch.setattr(linkd, "keep", lambda *_: self._wait())
+        patch.setattr(linkd, "Stop", lambda: self.stop)
+        patch.setattr(rtnetlink, "links", lambda: [SimpleNamespace(ifindex=7)])
+        (root / udevdb.DATABASE).mkdir(parents=True)
+        (root / udevdb.DATABASE / "n7").write_text("E:NAPI_THREADED=on\n")
+        self.stop.go_on = self._go_on
+        linkd.serve(7, Store(root / "state"), Sysfs(root))
+
+    def _wait(self) -> None:
+        setattr(self.stop, self.ends.pop(0), True)
+
+    def _go_on(self) -> bool:
+        self.stop.gone = False
+        return True
+
+    def claim(self) -> None:
+        self.did.append("claim")
+
+    relevant = replan = close = claim
+
+    def renew(self, anyway: bool = False) -> None:
+        self.links.names = {7: "new"} if anyway else self.links.names
+
+    def end(self, names: dict[int, str]) -> RolledBack:
+        self.did.append(f"end {names}")
+        return RolledBack(0)
+
+
+def test_stopped_it_gives_back_by_the_name_of_now(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served = Served(monkeypatch, tmp_path, "asked")
+    assert served.did == ["claim", "end {7: 'new'}", "claim"]
+
+
 def test_served_again_once_it_is_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    outcomes, served = [True, False], list[int]()
+    served = Served(monkeypatch, tmp_path, "gone", "asked")
+    assert served.did == ["claim", "end {}", "claim", "claim", "end {7: 'new'}", "claim"]
 
-    def serve(ifindex: int, *_: object) -> bool:
-        served.append(ifindex)
-        return outcomes.pop(0)
 
-    monkeypatch.setattr(linkd, "serve", serve)
-    monkeypatch.setattr("sys.argv", ["rxlane-link", "7", "--state", str(tmp_path)])
-    assert linkd.main() == 0 and served == [7, 7]
+def test_an_old_record_of_udev_is_no_interface(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(linkd, "_is_there", lambda *_: False)
+    assert Served(monkeypatch, tmp_path, "gone").did == ["claim", "end {}", "claim"]
+    monkeypatch.undo()
+    monkeypatch.setattr(rtnetlink, "links", list)
+    assert not linkd._is_there(7, Sysfs(tmp_path))
+    monkeypatch.setattr(rtnetlink, "links", lambda: [SimpleNamespace(ifindex=7)])
+    assert linkd._is_there(7, Sysfs(tmp_path))
+    (tmp_path / udevdb.DATABASE / "n7").unlink()
+    assert not linkd._is_there(7, Sysfs(tmp_path))
+
+
+def test_goes_on_as_if_it_had_just_begun(stop: tuple[Stop, list[int]]) -> None:
+    one, alarms = stop
+    one.here(False)
+    os.kill(os.getpid(), signal.SIGALRM)
+    assert one.gone and one.go_on() and not one.gone and not ready(one.descriptor)
+    one.here(False)
+    assert alarms == [LINGER, LINGER]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not one.go_on(), "what was asked for meanwhile counts"
 
 
 def test_a_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],

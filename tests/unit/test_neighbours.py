@@ -171,6 +171,51 @@ def test_management_queues_are_outside() -> None:
         assert "on CPU 2 a busy-polling thread of eth0 queue 0 of priority 40 leaves" in str(error)
 
 
+def test_threads_of_a_section_that_leaves_them_count() -> None:
+    six = host(queues=3, cpus=simhost.topology(6))
+    start = laid_out(six, "eth0", threaded="busy-poll", thread_cpus="0-2")
+    policy = Policy((*asked("eth0", defer_hard_irqs=0).sections,
+                     *asked("eth1", threaded="on", thread_cpus="auto").sections))  # fmt: skip
+    placed = values(decide(start, policy), "thread-cpus")
+    assert len(placed) == 3 and {"0", "1", "2"}.isdisjoint(map(str, placed.values()))
+
+
+def whole(start: Snapshot, *places: int) -> Snapshot:
+    """The host on a kernel that knows modes of devices only, eth0's threads FIFO and bound."""
+    lanes_of = polled(start)
+    cpus = {lane.thread.pid: n for lane, n in zip(lanes_of, places, strict=True) if lane.thread}
+    threads = (replace(t, policy="fifo", priority=30, cpus=(cpus[t.pid],)) for t in start.threads)
+    return replace(start, threads=tuple(threads), capabilities=simhost.STOCK)
+
+
+def stock(cpus: int) -> Snapshot:
+    """Two devices on such a kernel."""
+    links = (simhost.link(f"eth{n}", 2, ifindex=n + 2, base=9000 + 500 * n, kernel=simhost.STOCK)
+             for n in range(2))  # fmt: skip
+    return simhost.whole(
+        simhost.snapshot(*links, cpus=simhost.topology(cpus), capabilities=simhost.STOCK)
+    )
+
+
+def test_the_device_s_mode_is_that_of_its_management_queues() -> None:
+    """Where a kernel sets modes of whole devices: what the plan ends is in nobody's way."""
+    start = whole(laid_out(stock(4), "eth0", threaded="on"), 0, 1)
+    ends = asked("eth0", threaded="off", management_queues=1)
+    fifo = {"thread_policy": "fifo", "thread_priority": "10"}
+    begins = asked("eth1", threaded="on", thread_cpus="2-3", **fifo)
+    sim, store = SimHost(start), MemoryStore()
+    both = Policy((*ends.sections, *begins.sections))
+    assert apply(sim, store, both).written and apply(sim, store, both).written == 0
+    # And what goes on polling is, though the journal has it as it was before.
+    on = asked("eth0", threaded="on", management_queues=1, thread_cpus="auto")
+    assert apply(sim := SimHost(stock(4)), store := MemoryStore(), on).written
+    now = sim.observe()
+    (first, second) = (lane.thread for lane in polled(now))
+    assert first is not None and second is not None
+    sim.threads[first.pid] = replace(first, policy="fifo", priority=40, cpus=second.cpus)
+    assert [str(c.target) for c in apply(sim, store, on).plan.changes] == ["eth0/rx1/thread-cpus"]
+
+
 def test_an_interrupts_thread_does_not_stay_with_a_poller() -> None:
     start = in_threads(laid_out(host(), "eth1", **FIFO, thread_cpus="1-2"))
     here = tuple(replace(irq, cpus=(1,), effective=(1,)) for irq in start.irqs)
