@@ -126,8 +126,8 @@ def _whole_modes(snapshot: Snapshot, policy: Policy) -> dict[Target, Value]:
     if uapi.NETDEV_A_NAPI_THREADED in snapshot.capabilities.settable:
         return found
     for section, link in assigned(snapshot, policy.sections):
-        managed = link.queues_of("rx")[section.management_queues :]
-        modes = {mode_of(section.modes, queue.index) for queue in managed}
+        queues = neighbours.managed(section, link)
+        modes = {mode_of(section.modes, queue.index) for queue in queues}
         if len(modes) == 1 and modes <= {OFF, ON} and link.threaded is not None:
             found[Target(link.name, WHOLE, THREADED)] = str(modes.pop())
     return found

@@ -15,7 +15,7 @@ from dataclasses import replace
 from rxlane import cpulist
 from rxlane.draft import assigned
 from rxlane.items import CPUS, OFF, SCHED, THREADED, Value
-from rxlane.model import Lane, Snapshot
+from rxlane.model import Lane, Link, Queue, Snapshot
 from rxlane.plan import WHOLE, Target
 from rxlane.sections import Policy, Section
 from rxlane.settings import View
@@ -24,12 +24,17 @@ from rxlane.wanted import Chosen, Wanted
 SHOWN = 3  # devices named in a message
 
 
+def managed(section: Section, link: Link) -> list[Queue]:
+    """Return the receive queues that the section lays out: all but the management queues."""
+    return link.queues_of("rx")[section.management_queues :]
+
+
 def of_plan(snapshot: Snapshot, policy: Policy) -> set[tuple[str, int]]:
     """Return the queues, with their devices' names, of whose threads the policy speaks."""
     return {
         (link.name, queue.index)
         for section, link in assigned(snapshot, policy.sections)
-        for queue in link.queues_of("rx")[section.management_queues :]
+        for queue in managed(section, link)
     }
 
 
