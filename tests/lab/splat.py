@@ -13,6 +13,13 @@ PATTERNS = re.compile(
     | inconsistent\ lock\ state | held\ lock\ freed | bad\ unlock\ balance
     | KASAN: | KFENCE: | UBSAN: | kmemleak:\ \d+\ new\ suspected | ODEBUG: | soft\ lockup
     | hard\ LOCKUP | refcount_t: | unregister_netdevice:\ waiting
+    # Of these some come without a word of the above and without a stack.
+    | cut\ here\ \]- | \bBUG\ \S+\ \( | detected\ expedited\ stalls | kthread\ starved
+    | softirq\ work\ is\ pending | huh,\ entered\ softirq | nobody\ cared
+    | genirq:\ (Flags\ mismatch|Threaded\ irq\ requested)
+    | NETDEV\ WATCHDOG: | exceeding\ its\ budget | Budget\ exhausted\ after
+    | stalled\ pool\ shutdown | hw\ csum\ failure | Dead\ loop\ on | page\ allocation\ failure
+    | kmemleak:\ .*\bdisabled
     """,
     re.VERBOSE,
 )
