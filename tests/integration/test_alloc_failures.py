@@ -40,12 +40,14 @@ def outcome(vm: Guest, script: str, *beside: str) -> Outcome:
 def machine() -> Iterator[Guest]:
     with Guest(build("6.12", "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
         yield vm
+        vm.check_leaks()
 
 
 @pytest.fixture(scope="module")
 def later() -> Iterator[Guest]:
     with Guest(build("7.2", "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
         yield vm
+        vm.check_leaks()
 
 
 @pytest.mark.parametrize("base", MAKE_THREADS)

@@ -45,6 +45,7 @@ def machine(igb: str) -> Iterator[Guest]:
     )  # fmt: skip
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
         yield vm
+        vm.check_leaks()
 
 
 def test_writes_race_free_irq(machine: Guest) -> None:

@@ -7,7 +7,6 @@ quiet, no thread or memory be left and no splat come.
 """
 
 import re
-import time
 
 import pytest
 from stressing import Outcome, stress
@@ -31,20 +30,9 @@ UNLOAD, REMOVALS, LESS = "rx_unload.py", 200, 50
 CALM = ("link", "hotplug", "scheduling", "read")
 # Seconds that an emulated debug kernel may take.
 LIMIT_S = 3600
-# kmemleak does not report what is younger.
-LEAK_AGE_S = 6
 # What lockdep saw of the locks of queues: first whether it was taken with hard interrupts enabled
 # (+), in them (-), both (?) or neither; see Documentation/locking/lockdep-design.rst.
 QUEUE_LOCK = re.compile(r"^\S+ FD: +\d+ BD: +\d+ (\S)\S+: &q->lock$", re.MULTILINE)
-
-
-def look_for_leaks(vm: Guest) -> None:
-    """Has the kernel say what nobody refers to: twice, since what is just being freed looks so."""
-    for _ in range(2):
-        time.sleep(LEAK_AGE_S)
-        vm.put(b"scan", "/sys/kernel/debug/kmemleak")
-    told = vm.read("/sys/kernel/debug/kmemleak").decode()
-    assert told == "", told
 
 
 def look_at_locks(vm: Guest) -> None:
@@ -54,7 +42,7 @@ def look_at_locks(vm: Guest) -> None:
 
 def check(vm: Guest, outcome: Outcome) -> None:
     """Nothing wrong, whatever was counted."""
-    look_for_leaks(vm)
+    vm.check_leaks()
     look_at_locks(vm)
     vm.check_splats()
     assert outcome["stuck"] == {} and outcome["faults"] == []

@@ -38,6 +38,7 @@ def test_ten_thousand_toggles() -> None:
     spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048)
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
         outcome = stress(vm, SCRIPT, TOGGLES, DISTURBANCES, LIMIT_S)
+        vm.check_leaks()
         vm.check_splats()
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == [] and outcome["probes"]
@@ -51,6 +52,18 @@ def test_stock_gets_stuck() -> None:
         outcome = stress(vm, SCRIPT, TOGGLES, DISTURBANCES, STOCK_LIMIT_S)
     states = [line for state in outcome["stuck"].values() for line in state.splitlines()]
     assert any(line.startswith("D") for line in states), outcome
+
+
+def test_nothing_is_found_by_igb_either(igb: str) -> None:
+    """As the faults that are looked for with igb are, on the kernel without them."""
+    if igb:
+        missing(igb)
+    spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048, igb=True)
+    with Guest(build("6.12", "debug", patched=True), spec) as vm:
+        outcome = stress(vm, SCRIPT, FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S, "igb")
+        vm.check_leaks()
+        vm.check_splats()
+    assert outcome["stuck"] == {} and outcome["faults"] == []
 
 
 @pytest.mark.parametrize("fault", UNDONE)

@@ -7,6 +7,7 @@ keeps the console on its standard output, whereas here the guest must be a Debia
 writable, with the console in a file and power cuts over QMP.
 """
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -42,6 +43,9 @@ CONSOLE_TAIL = 30
 TELLING_S = 120.0
 # Seconds that QEMU may take to be gone once it has begun to die.
 DYING_S = 1.0
+# kmemleak does not report what is younger.
+LEAK_AGE_S = 6
+LEAKS = "/sys/kernel/debug/kmemleak"
 # What takes other kernels seconds takes an emulated debug kernel minutes.
 DEBUG_PATIENCE = 5
 # After a link change networkd takes the addresses away and gives them anew, when it gets to it.
@@ -71,6 +75,7 @@ class Guest:
 
     Where it fails, the guest is lost, or somebody asks for it with keep(), the console log stays
     behind and is named: the end of a fixture that several tests share knows of none that failed.
+    Leaving it raises Splat when the console of a kernel with our series holds a complaint.
     """
 
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
@@ -121,8 +126,12 @@ class Guest:
         _value: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        self._keep |= kind is not None
+        # Of a kernel of ours no complaint goes unread; others may be there for what they get wrong.
+        found = splats(self.console_text()) if self.kernel.patched and kind is None else []
+        self._keep |= kind is not None or bool(found)
         self._stop()
+        if found:
+            raise Splat("\n".join(found))
 
     def run(self, argv: list[str], timeout: float = 120, check: bool = True) -> Completed:
         """Runs a command in the guest.
@@ -173,14 +182,17 @@ class Guest:
         """``count`` packets of an echo each way by a NIC of NICS, once the guest answers there.
 
         They are spread, so that a thread that went to sleep has to be woken again and again.
-        Raises CommandFailed when none of them came back, or no answer came for REACHED_S.
+        Raises CommandFailed when fewer than half of them came back, or no answer for REACHED_S.
         """
         address = NICS[nic][1].partition("/")[0]
         end = time.monotonic() + REACHED_S * self._patience
         while self.host(["ping", "-q", "-c", "1", "-W", "5", address], check=False).rc != 0:
             if time.monotonic() > end:
                 break
-        self.host(["ping", "-q", "-c", str(count), "-i", "0.05", "-W", "10", address])
+        done = self.host(["ping", "-q", "-c", str(count), "-i", "0.05", "-W", "10", address])
+        came = re.search(r" (\d+) received", done.stdout)
+        if came is None or 2 * int(came[1]) < count:
+            raise CommandFailed(done)
 
     def bind_interrupts(self, cpu: int) -> None:
         """Has every interrupt that can be moved come in on this CPU of the guest."""
@@ -257,6 +269,15 @@ class Guest:
         if found:
             self.keep()
             raise Splat("\n".join(found))
+
+    def check_leaks(self) -> None:
+        """Raises Splat with the memory that nobody refers to; of kernels with kmemleak."""
+        for _ in range(2):  # what is just being freed looks so, too
+            time.sleep(LEAK_AGE_S)
+            self.put(b"scan", LEAKS)
+        if told := self.read(LEAKS).decode():
+            self.keep()
+            raise Splat(told)
 
     def _live_agent(self) -> Agent:
         if self._qemu is None or self._qemu.poll() is not None or self._agent is None:
