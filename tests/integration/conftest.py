@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.compat import NOTSET
 from _pytest.mark.structures import ParameterSet
 
 from lab import debtools, qemu
+from lab.base import BASES
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.machine import GuestSpec
 from lab.progress import StepFailed
@@ -143,6 +145,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With RXLANE_VARIANT, leaves out the tests of every other kernel."""
     if not VARIANT:
+        if never := [item.nodeid for item in items if kernel_of(item) is None]:
+            raise pytest.UsageError(f"parametrized with nothing: {', '.join(never)}")
         return
     name = VARIANT.partition("/")[0]
     others = [item for item in items if kernel_of(item) != name]
@@ -158,10 +162,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(why)
 
 
-def kernel_of(item: pytest.Item) -> str:
-    """The kernel of the test's guest; tests that boot a guest of their own take ours."""
-    params: dict[str, str] = getattr(getattr(item, "callspec", None), "params", {})
-    return params.get("guest", OURS)
+def kernel_of(item: pytest.Item) -> str | None:
+    """The kernel of the test's guest; None for a test whose parameters are an empty list.
+
+    Tests that boot a guest of their own name a base with our series, or take our 6.12.
+    """
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    if NOTSET in params.values():
+        return None
+    base = next((params[name] for name in ("machine", "base") if params.get(name) in BASES), "6.12")
+    guest: str = params.get("guest", f"ours-{base}")
+    return guest
 
 
 @pytest.fixture(scope="session")
@@ -198,6 +209,8 @@ def guest(
         host = Host(request.param, vm)
         install(host, debs, tool_debs)
         yield host
+        if flavour(host.kernel) == "debug":
+            vm.check_leaks()
 
 
 @pytest.fixture(scope="session")
