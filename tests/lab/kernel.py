@@ -106,10 +106,15 @@ def compiler() -> list[str]:
     return ["CC=ccache gcc"] if shutil.which("ccache") else []
 
 
+# What kbuild would take from a caller's environment into the image.
+FOREIGN = ("ARCH", "CROSS_COMPILE", "KAFLAGS", "KCFLAGS", "KCPPFLAGS", "LLVM", "LLVM_IAS",
+           "LOCALVERSION", "MAKEFLAGS")  # fmt: skip
+
+
 def build_environment() -> dict[str, str]:
     """Nothing of the machine in the image: same user, host and time for every build."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in FOREIGN},
         "KBUILD_BUILD_USER": "rxlane",
         "KBUILD_BUILD_HOST": "lab",
         "KBUILD_BUILD_TIMESTAMP": "2026-01-01",
