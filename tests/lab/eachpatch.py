@@ -16,11 +16,12 @@ import os
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from lab import apt
+from lab import apt, splat
 from lab.base import Base, apply_series, read_base, touched, unpacked
 from lab.cache import built as kept
 from lab.cache import digest
@@ -41,6 +42,12 @@ from lab.vm import Guest, GuestLost, Splat
 
 # How sparse, or the kernel that it reads, says that it is too old to be believed.
 OUTDATED = re.compile(r"sparse.*(up[- ]to[- ]date|out[- ]of[- ]date|too old)", re.IGNORECASE)
+# sparse calls "error" what fails no build: contexts, address spaces, RCU pointers.
+COMPLAINT = re.compile(r": (?:warning|error): |\bWARNING: |\bWarning: ")
+# What any patch moves: lines and columns, and offsets in the words of modpost.
+PLACE = re.compile(r"(?<=\S):\d+(?::\d+)?(?=: (?:warning|error): )|\+0x[0-9a-f]+\b")
+# One of a C file itself, which is read once; those of a header come with each file that reads it.
+OWN = re.compile(r"\S+\.c: ")
 # Programs of the tree, not parts of the kernel: the selftests, which the guests run.
 PROGRAMS = ("tools/", "samples/", "scripts/")
 # Drivers of machines that no configuration for amd64 has: such a change is built nowhere here.
@@ -52,10 +59,10 @@ def sources(base: Base, purpose: str) -> AbstractContextManager[Path]:
     return unpacked(base, apt.choose(base.package, base.version), purpose)
 
 
-def warnings_in(log: str) -> set[str]:
-    """Those of compiler, sparse and kernel-doc, without the line numbers, which any patch moves."""
-    found = (line for line in log.splitlines() if " warning: " in line)
-    return {re.sub(r":\d+(:\d+)?: warning: ", ": warning: ", line) for line in found}
+def warnings_in(log: str) -> Counter[str]:
+    """Those of compiler, modpost, sparse and kernel-doc without their places, and how many."""
+    found = Counter(PLACE.sub("", line) for line in log.splitlines() if COMPLAINT.search(line))
+    return Counter({line: n if OWN.match(line) else 1 for line, n in found.items()})
 
 
 def objects(tree: Path, files: list[str]) -> list[str]:
@@ -84,18 +91,18 @@ def made(tree: Path, *words: str) -> str:
     return log.read_text(errors="replace")
 
 
-def built(tree: Path, name: str, what: str) -> set[str]:
+def built(tree: Path, name: str, what: str) -> Counter[str]:
     with step(f"{name}: building {what} with W=1"):
         return warnings_in(made(tree, "W=1", "bzImage"))
 
 
-def checked(tree: Path, name: str, what: str, files: list[str]) -> set[str]:
+def checked(tree: Path, name: str, what: str, files: list[str]) -> Counter[str]:
     """What sparse warns of in these files; each of them has to be part of the kernel built."""
     wanted = objects(tree, files)
     if lacking := [one for one in wanted if not (tree / one).exists()]:
         raise StepFailed(f"{what}: not in the configuration, so not checked: {' '.join(lacking)}")
     if not wanted:
-        return set()
+        return Counter()
     with step(f"{name}: sparse on {len(wanted)} files of {what}"):
         said = made(tree, "C=2", f"CHECK={sparse()}", *wanted)
     if outdated := OUTDATED.search(said):
@@ -103,9 +110,9 @@ def checked(tree: Path, name: str, what: str, files: list[str]) -> set[str]:
     return warnings_in(said)
 
 
-def refuse(what: str, new: set[str]) -> None:
+def refuse(what: str, new: Counter[str]) -> None:
     if new:
-        raise StepFailed(f"{what} adds warnings:\n" + "\n".join(sorted(new)))
+        raise StepFailed(f"{what} adds warnings:\n" + "\n".join(sorted(new.elements())))
 
 
 def booted(tree: Path, name: str, what: str) -> None:
@@ -126,7 +133,8 @@ def grounds(base: Base) -> list[str]:
     """What the outcome depends on beside the patches."""
     config = json.dumps([wanted_of(base.name, "series", patched) for patched in (False, True)])
     version = apt.choose(base.package, base.version)
-    tools = (tool(["gcc", "--version"]), str(sparse()), Path(__file__).read_text())
+    judges = (Path(name).read_text() for name in (__file__, splat.__file__))
+    tools = (tool(["gcc", "--version"]), str(sparse()), *judges)
     return [base.package, version, config, *tools]
 
 
@@ -138,18 +146,18 @@ def keys(given: Iterable[str], patches: Iterable[bytes]) -> Iterator[str]:
         yield digest(parts)
 
 
-def known_warnings(tree: Path, base: Base, files: list[str], given: list[str]) -> set[str]:
+def known_warnings(tree: Path, base: Base, files: list[str], given: list[str]) -> Counter[str]:
     """Those of the base, which lies in ``tree``, as built and by sparse in these files."""
 
     def find(out: Path) -> None:
         known = built(tree, base.name, "the base") | checked(tree, base.name, "the base", files)
-        (out / "warnings").write_text(json.dumps(sorted(known)))
+        (out / "warnings").write_text(json.dumps(known))
 
     folder = kept("each", digest([*given, *files]), find)
-    return set(json.loads((folder / "warnings").read_text()))
+    return Counter(json.loads((folder / "warnings").read_text()))
 
 
-def try_patch(tree: Path, name: str, what: str, files: list[str], known: set[str]) -> None:
+def try_patch(tree: Path, name: str, what: str, files: list[str], known: Counter[str]) -> None:
     refuse(what, built(tree, name, what) - known)
     refuse(what, checked(tree, name, what, files) - known)
     booted(tree, name, what)

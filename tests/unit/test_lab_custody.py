@@ -50,8 +50,32 @@ def test_a_warning_that_moved_is_the_same_one() -> None:
     """gcc tells line and column, kernel-doc the line."""
     text = "In file included from a.h:1:\n{}: warning: unused variable 'x'\n  CC  net/core/dev.o\n"
     for before, after in (("a.c:10:5", "a.c:20:7"), ("a.c:10", "a.c:20")):
-        assert warnings_in(text.format(before)) == warnings_in(text.format(after)) != set()
+        assert warnings_in(text.format(before)) == warnings_in(text.format(after)) != {}
     assert warnings_in(text.format("a.c:10")) != warnings_in(text.format("b.c:10"))
+
+
+SECTION = "WARNING: modpost: vmlinux: section mismatch in reference: a+0x{} (section: .text) -> b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "net/core/dev.c:{}:5: error: incompatible types in comparison expression",
+        "net/core/dev.c:{}:5: warning: context imbalance in 'f' - wrong count at exit",
+        SECTION,
+        "net/core/dev.c:{}: warning: Function parameter 'x' not described in 'f'",
+    ],
+)
+def test_every_kind_of_complaint_counts_wherever_it_stands(line: str) -> None:
+    assert warnings_in(line.format(10)) == warnings_in(line.format(20)) != {}
+
+
+def test_a_second_one_like_the_first_is_another_one() -> None:
+    one, two = "a.c:1:1: warning: unused\n", "a.c:9:1: warning: unused\n"
+    assert warnings_in(one + two) - warnings_in(one) == {"a.c: warning: unused": 1}
+    # A header's comes with each file that reads it.
+    header = "./include/a.h:1:1: warning: unused\n"
+    assert warnings_in(header * 3) == warnings_in(header)
 
 
 def test_a_sparse_that_says_it_is_old_is_not_believed() -> None:
