@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from rxlane import cpulist
 from rxlane.items import REALTIME
 from rxlane.model import Thread
+
+LISTED = 36  # characters of a list among words
+
+# The end of a text that was cut within a number or a range: what is left of it is another one.
+_PART = re.compile(r"[0-9]*-?[0-9]*$", re.ASCII)
 
 
 def cell(value: object) -> str:
@@ -27,14 +33,23 @@ def policy_text(thread: Thread | None) -> str:
     return f"{thread.policy}/{level}" if level else thread.policy
 
 
+def cut(text: str, width: int, sign: str = "+") -> str:
+    """Return the text, or what of it fits and the sign; no number or range of a list is cut."""
+    if len(text) <= width:
+        return text
+    most = max(0, width - len(sign))
+    kept = text[:most] if text[most] in ", " else _PART.sub("", text[:most])
+    return f"{kept.rstrip(', ')}{sign}"
+
+
 def fit(text: str, width: int) -> str:
     """Pad to width; a list that is cut ends with `+`, so that it is not taken for whole."""
-    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}+"
+    return cut(text, width).ljust(width)
 
 
 def short_list(numbers: Iterable[int], width: int) -> str:
     """Return the list, cut with `+` where it is longer than width."""
-    return fit(cell(cpulist.render(numbers)), width).rstrip()
+    return cut(cell(cpulist.render(numbers)), width)
 
 
 def aligned(rows: Sequence[tuple[str, ...]], right: Collection[int]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture, sanitize
-from rxlane.cells import policy_text
+from rxlane.cells import cut, policy_text
 from rxlane.marks import CONFLICT
 from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 from rxlane.picture import (
@@ -60,7 +60,7 @@ def render(snapshot: Snapshot, links: Sequence[Link]) -> str:
 
 def _fit(text: str, size: float, width: float) -> str:
     most = max(1, int(width / (size * CHAR)))
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+    return cut(text, most, "\u2026")
 
 
 class _Drawing:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rxlane import cpulist, helperrows, marks, sanitize
-from rxlane.cells import cell, fit, policy_text
+from rxlane.cells import LISTED, cell, fit, policy_text, short_list
 from rxlane.items import OFF, ON, SWITCHES, WORKQUEUE
 from rxlane.marks import CONFLICT, HOP, Mark
 from rxlane.model import (
@@ -159,15 +159,16 @@ def _marked(own: Sequence[Mark], style: Style) -> list[str]:
     lines = []
     for kind, queues, text in marks.grouped(own):
         first = f"  {style.sign(kind)} "
-        words = f"{_short(queues)}: {text}"
+        words = f"{queues}: {text}"
         found = textwrap.wrap(words, WIDTH - 4, break_long_words=True, break_on_hyphens=False)
         lines.append(style.paint(first, kind) + found[0])
         lines += [f"    {line}" for line in found[1:]]
     return lines
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= WIDTH // 2 else f"{text[: WIDTH // 2 - 1]}+"
+def _listed(before: str, numbers: Iterable[int], after: str = "") -> str:
+    """Return a line with a list, of which as much is shown as there is room for."""
+    return f"  {before} {short_list(numbers, WIDTH - len(f'  {before} {after}'))}{after}"
 
 
 def _sources(link: Link) -> list[str]:
@@ -210,19 +211,17 @@ def _timers(link: Link) -> list[str]:
 
 
 def _timers_of(napis: Sequence[int], timers: str) -> str:
-    own = cpulist.render(napis)
-    room = WIDTH - len(f"  NAPI : {timers}")
-    return f"  NAPI {own if len(own) <= room else f'{own[: room - 1]}+'}: {timers}"
+    return _listed("NAPI", napis, f": {timers}")
 
 
 def _vhosts(link: Link) -> list[str]:
     """A line for vhost threads that are alike."""
-    seen: dict[str, list[int]] = {}
+    seen: dict[tuple[tuple[int, ...], str], list[int]] = {}
     for thread in link.vhosts:
-        alike = f"{_short(_cpus(thread.cpus))}, {policy_text(thread)}"
-        seen.setdefault(alike, []).append(thread.pid)
+        seen.setdefault((thread.cpus, policy_text(thread)), []).append(thread.pid)
     return [
-        _cut(f"  vhost threads on {alike}: {cpulist.render(pids)}") for alike, pids in seen.items()
+        _listed(f"vhost threads on CPUs {short_list(cpus, LISTED)}, {policy}:", pids)
+        for (cpus, policy), pids in seen.items()
     ]
 
 
@@ -235,16 +234,20 @@ def _timer_words(defer: int | None, flush: int | None, suspend: int | None) -> s
 
 def _steering(index: Index, link: Link) -> list[str]:
     """A line for queues that are steered alike; none for queues without RPS, RFS or XPS."""
-    groups: dict[str, list[int]] = {}
-    for queue in link.queues:
-        words = _steered(queue)
-        if words:
-            groups.setdefault(f"{queue.kind}{{}}: {words}", []).append(queue.index)
-    lines = [_cut(f"  {text.format(cpulist.render(own))}") for text, own in groups.items()]
+    groups: dict[tuple[object, ...], list[Queue]] = {}
+    for q in link.queues:
+        alike = (q.kind, q.rps_cpus, q.rps_flow_cnt, q.xps_rxqs, q.xps_cpus)
+        groups.setdefault(alike, []).append(q)
+    lines = []
+    for own in groups.values():
+        if words := _steered(own[0]):
+            queues = short_list((q.index for q in own), LISTED)
+            text = f"  {own[0].kind}{queues}: {words}"
+            lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     irqs = (_irq(index, queue) for queue in link.queues)
     fixed = {irq.number for irq in irqs if irq is not None and not irq.movable}
     if fixed:
-        lines.append(_cut(f"  IRQs that the kernel keeps in place: {cpulist.render(fixed)}"))
+        lines.append(_listed("IRQs that the kernel keeps in place:", fixed))
     return lines
 
 
@@ -254,20 +257,12 @@ def _irq(index: Index, queue: Queue) -> Irq | None:
 
 def _steered(queue: Queue) -> str:
     parts = [
-        f"RPS to {cpulist.render(queue.rps_cpus)}" if queue.rps_cpus else "",
+        f"RPS to {short_list(queue.rps_cpus, LISTED)}" if queue.rps_cpus else "",
         f"RFS {queue.rps_flow_cnt} flows" if queue.rps_flow_cnt else "",
-        f"XPS from RX queue {cpulist.render(queue.xps_rxqs)}" if queue.xps_rxqs else "",
-        f"XPS from CPU {cpulist.render(queue.xps_cpus)}" if queue.xps_cpus else "",
+        f"XPS from RX queue {short_list(queue.xps_rxqs, LISTED)}" if queue.xps_rxqs else "",
+        f"XPS from CPU {short_list(queue.xps_cpus, LISTED)}" if queue.xps_cpus else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}+"
-
-
-def _cpus(numbers: Iterable[int]) -> str:
-    return f"CPUs {cpulist.render(numbers)}"
 
 
 def _host(snapshot: Snapshot) -> list[str]:
@@ -282,10 +277,9 @@ def _host(snapshot: Snapshot) -> list[str]:
 def _workers(snapshot: Snapshot) -> list[str]:
     """Say where unbound kernel workers run, and the mask that plans compare where it is another."""
     asked, left = requested(snapshot), snapshot.workqueue_cpus
-    lines = [] if left is None else [_cut(f"  unbound kernel workers on {_cpus(left)}")]
+    lines = [] if left is None else [_listed("unbound kernel workers on CPUs", left)]
     if asked is not None and asked != left:
-        words = f"{WORKQUEUE} {cpulist.render(asked)}, of which isolated partitions took the rest"
-        lines.append(_cut(f"  {words}"))
+        lines.append(_listed(WORKQUEUE, asked, ", of which isolated partitions took the rest"))
     return lines
 
 

@@ -63,6 +63,22 @@ def test_cut_lists_say_so() -> None:
     assert cells.fit("0-3", 6) == "0-3   "
 
 
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("0,4,8,52,56", 10, "0,4,8,52+"),
+        ("0,4,8,52,56", 9, "0,4,8,52+"),
+        ("0,4,8,52,56", 8, "0,4,8+"),
+        ("0-3,16-31,64", 8, "0-3+"),
+        ("100-200,300", 3, "+"),
+        ("eth0 rx10-20", 10, "eth0 rx+"),
+    ],
+)
+def test_no_number_is_cut(text: str, width: int, shown: str) -> None:
+    """What is left of it would be the number of another CPU or queue."""
+    assert cells.cut(text, width) == shown
+
+
 def test_json_leaves_out_what_is_not_reported() -> None:
     host = simhost.snapshot(capabilities=simhost.STOCK)
     lane = json.loads(mapjson.map_json(host, host.links))["devices"][0]["lanes"][0]
@@ -134,11 +150,31 @@ def test_map_shows_steering_once_for_queues_alike() -> None:
     assert plain["sysctls"]["net.core.busy_read"] == 0 and plain["writers"] == ["irqbalance"]
 
 
+def test_steering_of_many_queues_names_its_cpus() -> None:
+    link = simhost.link(queues=64)
+    halves = (tuple(range(32, 64)), tuple(range(32)))
+    queues = [replace(q, rps_cpus=halves[q.index % 2]) for q in link.queues_of("rx")]
+    host = simhost.snapshot(replace(link, queues=tuple(queues)))
+    assert [line for line in table.map_text(host, host.links).splitlines() if "RPS" in line] == [
+        "  rx0,2,4,6,8,10,12,14,16,18,20,22,24+: RPS to 32-63",
+        "  rx1,3,5,7,9,11,13,15,17,19,21,23,25+: RPS to 0-31",
+    ]
+
+
+def test_steering_is_told_apart_where_it_is_cut() -> None:
+    link, many = simhost.link(queues=2), range(0, 128, 2)
+    queues = [replace(q, xps_cpus=(*many, 200 + q.index)) for q in link.queues_of("tx")]
+    host = simhost.snapshot(replace(link, queues=tuple(queues)))
+    text = table.map_text(host, host.links)
+    assert "  tx0: XPS from CPU 0,2,4" in text and "  tx1: XPS from CPU 0,2,4" in text
+
+
 @given(CPUS, CPUS)
 def test_steering_fits_80_columns(rps: tuple[int, ...], xps: tuple[int, ...]) -> None:
     link = simhost.link(queues=2)
     rx, _, tx, _ = link.queues
-    queues = (replace(rx, rps_cpus=rps, rps_flow_cnt=1 << 20), replace(tx, xps_cpus=xps))
+    tx = replace(tx, xps_cpus=xps, xps_rxqs=rps)
+    queues = (replace(rx, rps_cpus=rps, rps_flow_cnt=1 << 20), tx)
     link = replace(link, queues=queues)
     text = table.map_text(simhost.snapshot(link), [link])
     assert max(map(len, text.splitlines())) <= 80 and "RPS to" in text and "XPS from CPU" in text
