@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
+from rxlane.cells import LISTED, short_list
 from rxlane.items import BUSY_POLL, BUSY_READ, REALTIME
 from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
 
@@ -92,7 +93,36 @@ def grouped(marks: Iterable[Mark]) -> list[tuple[str, str, str]]:
     groups: dict[tuple[str, str], list[int]] = {}
     for mark in marks:
         groups.setdefault((mark.kind, mark.text), []).append(mark.queue)
-    return [(kind, f"rx{cpulist.render(own)}", text) for (kind, text), own in groups.items()]
+    return [(kind, _rx(own), text) for (kind, text), own in groups.items()]
+
+
+def _rx(queues: Iterable[int]) -> str:
+    return f"rx{short_list(queues, LISTED)}"
+
+
+class _Users:
+    """Lanes by the CPU that they use, those of a device by one name.
+
+    Each of them is told all in the same words: a line for each pair would be thousands.
+    """
+
+    def __init__(self, users: Iterable[tuple[int, Place]]) -> None:
+        by_cpu: dict[int, dict[str, list[Place]]] = {}
+        for cpu, place in users:
+            by_cpu.setdefault(cpu, {}).setdefault(place.link.name, []).append(place)
+        self._rows = {
+            cpu: [
+                (device, f"{device} {_rx(p.lane.queue.index for p in own)}", own)
+                for device, own in devices.items()
+            ]
+            for cpu, devices in by_cpu.items()
+        }
+
+    def beside(self, place: Place, cpu: int) -> Iterator[tuple[str, str]]:
+        """Yield each device with others than this one on the CPU, and how its lanes are named."""
+        for device, name, own in self._rows.get(cpu, ()):
+            if len(own) > 1 or own[0] is not place:
+                yield device, name
 
 
 @dataclass(slots=True)
@@ -103,8 +133,9 @@ class _Finder:
     places: list[Place]
     _node: dict[int, int] = field(init=False)
     _siblings: dict[int, tuple[int, ...]] = field(init=False)
-    _polled: dict[int, list[Place]] = field(init=False, default_factory=dict)
-    _interrupted: dict[int, list[Place]] = field(init=False, default_factory=dict)
+    _polled: _Users = field(init=False)
+    _busy: _Users = field(init=False)
+    _interrupted: _Users = field(init=False)
     _steered: dict[int, list[str]] = field(init=False, default_factory=dict)
     _realtime: frozenset[int] = field(init=False)
 
@@ -112,11 +143,11 @@ class _Finder:
         cpus = self.snapshot.topology.cpus
         self._node = {cpu.number: cpu.node for cpu in cpus}
         self._siblings = {cpu.number: cpu.siblings for cpu in cpus}
-        for place in self.places:
-            if place.bound is not None:
-                self._polled.setdefault(place.bound, []).append(place)
-            if len(place.irq_cpus) == 1:
-                self._interrupted.setdefault(place.irq_cpus[0], []).append(place)
+        bound = [(p.bound, p) for p in self.places if p.bound is not None]
+        self._polled = _Users(bound)
+        self._busy = _Users((cpu, p) for cpu, p in bound if p.busy)
+        alone = (p for p in self.places if len(p.irq_cpus) == 1)
+        self._interrupted = _Users((p.irq_cpus[0], p) for p in alone)
         for link in self.snapshot.links:
             for cpu, names in _steered(link.name, link.queues).items():
                 self._steered.setdefault(cpu, []).extend(names)
@@ -152,7 +183,7 @@ class _Finder:
         if place.busy:
             yield from self._sockets()
             if place.bound is None:
-                few = cpulist.render(place.poll_cpus)
+                few = short_list(place.poll_cpus, LISTED)
                 yield f"a busy-polling thread takes a whole CPU, and any of {few} may be it"
         if place.bound is not None and (place.busy or place.realtime):
             yield from self._beside(place, place.bound)
@@ -171,18 +202,15 @@ class _Finder:
                 yield f"sockets poll as well: {sysctl.name} is {sysctl.value}"
 
     def _beside(self, place: Place, cpu: int) -> Iterator[str]:
-        for other in self._polled.get(cpu, ()):
-            if other is not place:
-                yield f"CPU {cpu} also polls {other.name}"
-        for other in self._interrupted.get(cpu, ()):
-            if other is not place:
-                yield f"CPU {cpu} also takes the interrupts of {other.name}"
+        for device, name in self._polled.beside(place, cpu):
+            yield f"CPU {cpu} {'polls' if device == place.link.name else 'also polls'} {name}"
+        for _, name in self._interrupted.beside(place, cpu):
+            yield f"CPU {cpu} also takes the interrupts of {name}"
         for name in self._steered.get(cpu, ()):
             yield f"RPS of {name} brings packets to CPU {cpu}"
         for sibling in self._siblings.get(cpu, ()):
-            for other in self._polled.get(sibling, ()):
-                if sibling != cpu and other.busy:
-                    yield f"CPU {cpu} shares a core with CPU {sibling}, which polls {other.name}"
+            for _, name in self._busy.beside(place, sibling) if sibling != cpu else ():
+                yield f"CPU {cpu} shares a core with CPU {sibling}, which polls {name}"
 
 
 def _steered(device: str, queues: Iterable[Queue]) -> dict[int, list[str]]:
@@ -191,4 +219,4 @@ def _steered(device: str, queues: Iterable[Queue]) -> dict[int, list[str]]:
     for queue in queues:
         for cpu in queue.rps_cpus or ():
             of.setdefault(cpu, []).append(queue.index)
-    return {cpu: [f"{device} rx{cpulist.render(own)}"] for cpu, own in of.items()}
+    return {cpu: [f"{device} {_rx(own)}"] for cpu, own in of.items()}

@@ -66,6 +66,29 @@ def test_pollers_in_each_others_way() -> None:
     ]
 
 
+def test_a_line_for_each_cpu_however_many_it_polls() -> None:
+    start = synthetic.snapshot(
+        {"cpus": [{"count": 4}], "links": [polled(64, sched="fifo:50", irq=40, irq_cpus="each")]}
+    )
+    found = marks.find(start)
+    assert len(found) == 64 * 3 + 16
+    own = "rx0,4,8,12,16,20,24,28,32,36,40,44,48+"
+    assert [text for _, queues, text in marks.grouped(found) if queues == own] == [
+        "a real-time thread may run on CPU 0, which carries the kernel's own work",
+        f"CPU 0 polls eth0 {own}",
+        f"CPU 0 also takes the interrupts of eth0 {own}",
+    ]
+    few = bound(host(polled(3, name="eth0"), polled(1, "on", name="eth1")), 2, 2, 4, 2)
+    assert texts(few, CONFLICT) == [
+        line
+        for queue in (0, 1)
+        for line in (
+            f"eth0 rx{queue}: CPU 2 polls eth0 rx0-1",
+            f"eth0 rx{queue}: CPU 2 also polls eth1 rx0",
+        )
+    ]
+
+
 def test_interrupts_and_rps_of_others_on_a_pollers_cpu() -> None:
     start = host(polled(1, name="eth0"), {"name": "eth1", "rx": 3, "node": 0, "irq_cpus": "each"})
     queues = tuple(
