@@ -10,7 +10,7 @@ from typing import Any
 from rxlane import marks
 from rxlane.codec import to_plain
 from rxlane.marks import Mark
-from rxlane.model import Helper, Index, Lane, Link, Queue, Snapshot, Thread, lanes
+from rxlane.model import Helper, Index, Lane, Link, Queue, Snapshot, Thread, lanes, others
 from rxlane.settings import requested
 
 
@@ -46,12 +46,20 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             },
             "rx-threads": None if link.rx_threads is None else _helpers_plain(link),
             "lanes": [_lane_plain(lane) for lane in lanes(index, link)],
+            "napis": _others_plain(index, link) or None,
             "vhost-threads": [
                 {"pid": thread.pid, **_thread_plain(thread)} for thread in link.vhosts
             ]
             or None,
             "marks": [
-                {"queue": mark.queue, "kind": mark.kind, "text": mark.text}
+                present(
+                    {
+                        "queue": mark.queue,
+                        "napi-id": mark.napi,
+                        "kind": mark.kind,
+                        "text": mark.text,
+                    }
+                )
                 for mark in marked
                 if mark.device == link.name
             ],
@@ -88,16 +96,33 @@ def _plain_list(numbers: Iterable[int] | None) -> list[int] | None:
 
 
 def _lane_plain(lane: Lane) -> dict[str, Any]:
+    queue = lane.queue
+    plain = {
+        "queue": queue.index,
+        "napi-source": queue.napi_source,
+        "rps-cpus": _plain_list(queue.rps_cpus),
+        "rps-flow-cnt": queue.rps_flow_cnt,
+    }
+    return present(plain) | _served_plain(lane)
+
+
+def _others_plain(index: Index, link: Link) -> list[dict[str, Any]]:
+    """Return NAPIs that no RX queue is known to use, with the TX queues that they have."""
+    senders = link.senders()
+    return [
+        {"tx-queues": senders.get(lane.queue.napi_id, []), **_served_plain(lane)}
+        for lane in others(index, link)
+    ]
+
+
+def _served_plain(lane: Lane) -> dict[str, Any]:
+    """Return a NAPI with its interrupt and thread."""
     queue, napi, irq, thread = lane.queue, lane.napi, lane.irq, lane.thread
     plain: dict[str, Any] = {
-        "queue": queue.index,
         "napi-id": queue.napi_id,
-        "napi-source": queue.napi_source,
         "irq": queue.irq,
         "irq-source": queue.irq_source,
         "mode": lane.mode,
-        "rps-cpus": _plain_list(queue.rps_cpus),
-        "rps-flow-cnt": queue.rps_flow_cnt,
     }
     if irq is not None:
         plain |= {

@@ -6,13 +6,13 @@ Pure. A mark describes what is, whoever set it up; refusals of a plan are decide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
 from rxlane.cells import LISTED, short_list
 from rxlane.items import BUSY_POLL, BUSY_READ, REALTIME
-from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes
+from rxlane.model import Index, Lane, Link, Queue, Snapshot, lanes, others
 
 HOP = "hop"  # works, and pays for the way between nodes or threads
 CONFLICT = "conflict"  # lanes that take CPU time from each other or from the host
@@ -20,10 +20,13 @@ CONFLICT = "conflict"  # lanes that take CPU time from each other or from the ho
 
 @dataclass(frozen=True, slots=True)
 class Mark:
+    """queue is None, and napi the id, for a NAPI that no RX queue is known to use."""
+
     device: str
-    queue: int
+    queue: int | None
     kind: str
     text: str
+    napi: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,22 @@ class Place:
         return self.poll_cpus[0] if self.threaded and len(self.poll_cpus) == 1 else None
 
     @property
+    def queue(self) -> int | None:
+        """The RX queue's number, None for a NAPI without one."""
+        return self.lane.queue.index if self.lane.queue.kind == "rx" else None
+
+    @property
+    def napi(self) -> int | None:
+        """The NAPI's id where it has no RX queue."""
+        return self.lane.queue.napi_id if self.queue is None else None
+
+    @property
     def name(self) -> str:
         return f"{self.link.name} rx{self.lane.queue.index}"
 
 
 def places(snapshot: Snapshot) -> list[Place]:
-    """Return every lane of the host that has a CPU, one for each NAPI."""
+    """Return every lane of the host that has a CPU, one for each NAPI with an RX queue."""
     index = Index.of(snapshot)
     found = []
     for link in snapshot.links:
@@ -76,11 +89,12 @@ def place(link: Link, lane: Lane) -> Place:
 
 
 def find(snapshot: Snapshot) -> tuple[Mark, ...]:
-    """Return all marks, by device and queue, conflicts first."""
+    """Return all marks, by device and queue, conflicts first; then those of NAPIs without one."""
     found = places(snapshot)
+    found += _others(snapshot, {p.lane.poller.pid for p in found if p.lane.poller is not None})
     finder = _Finder(snapshot, found)
     marks = [
-        Mark(place.link.name, place.lane.queue.index, kind, text)
+        Mark(place.link.name, place.queue, kind, text, place.napi)
         for place in found
         for kind, texts in ((CONFLICT, finder.conflicts(place)), (HOP, finder.hops(place)))
         for text in texts
@@ -88,12 +102,37 @@ def find(snapshot: Snapshot) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
+def _others(snapshot: Snapshot, known: Container[int]) -> Iterator[Place]:
+    """Yield where threads of NAPIs run that no RX queue is known to use: they poll all the same.
+
+    known: threads of lanes, as that of an interrupt may be whose NAPI is not known to be a lane's.
+    """
+    index = Index.of(snapshot)
+    for link in snapshot.links:
+        for lane in others(index, link):
+            if lane.poller is not None and lane.poller.pid not in known:
+                yield place(link, lane)
+
+
 def grouped(marks: Iterable[Mark]) -> list[tuple[str, str, str]]:
     """Return (kind, queues, text) of one device's marks; queues of the same text together."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[Mark]] = {}
     for mark in marks:
-        groups.setdefault((mark.kind, mark.text), []).append(mark.queue)
-    return [(kind, _rx(own), text) for (kind, text), own in groups.items()]
+        groups.setdefault((mark.kind, mark.text), []).append(mark)
+    return [(kind, _together(own), text) for (kind, text), own in groups.items()]
+
+
+def _together(own: Iterable[Mark | Place]) -> str:
+    """Return the names of lanes of one device, and of its NAPIs without an RX queue."""
+    numbers = [(one.queue, one.napi) for one in own]
+    queues = [queue for queue, _ in numbers if queue is not None]
+    napis = [napi for _, napi in numbers if napi is not None]
+    parts = ([_rx(queues)] if queues else []) + ([_napi(napis)] if napis else [])
+    return ", ".join(parts)
+
+
+def _napi(ids: Iterable[int]) -> str:
+    return f"NAPI {short_list(ids, LISTED)}"
 
 
 def _rx(queues: Iterable[int]) -> str:
@@ -111,10 +150,7 @@ class _Users:
         for cpu, place in users:
             by_cpu.setdefault(cpu, {}).setdefault(place.link.name, []).append(place)
         self._rows = {
-            cpu: [
-                (device, f"{device} {_rx(p.lane.queue.index for p in own)}", own)
-                for device, own in devices.items()
-            ]
+            cpu: [(device, f"{device} {_together(own)}", own) for device, own in devices.items()]
             for cpu, devices in by_cpu.items()
         }
 

@@ -40,7 +40,7 @@ class Queue:
     rps_* are of RX queues, xps_* of TX queues; the kernel has none for a device's only TX queue.
     """
 
-    kind: str  # rx | tx
+    kind: str  # rx | tx; unknown only in others()
     index: int
     napi_id: int | None = None
     napi_source: str = "unknown"
@@ -228,6 +228,13 @@ class Link:
     def count(self, kind: str) -> int:
         return sum(1 for q in self.queues if q.kind == kind)
 
+    def senders(self) -> dict[int | None, list[int]]:
+        """Return the TX queues of each NAPI that is known to have some."""
+        found: dict[int | None, list[int]] = {}
+        for queue in self.queues_of("tx"):
+            found.setdefault(queue.napi_id, []).append(queue.index)
+        return found
+
     def queues_of(self, kind: str) -> list[Queue]:
         """Return the queues of one kind, ascending."""
         return sorted((q for q in self.queues if q.kind == kind), key=lambda q: q.index)
@@ -360,7 +367,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One RX queue with what serves it. shared_with is the lower queue on the same NAPI."""
+    """One RX queue with what serves it. shared_with is the lower queue on the same NAPI.
+
+    For NAPIs without an RX queue see others().
+    """
 
     device: str
     queue: Queue
@@ -424,6 +434,23 @@ def lanes(index: Index, link: Link) -> Iterator[Lane]:
             napi_mode(link, napi),
             None if owner == queue.index else owner,
         )
+
+
+def others(index: Index, link: Link) -> Iterator[Lane]:
+    """Yield the same for NAPIs that no RX queue is known to use, in their order.
+
+    The queue is the lowest TX queue of each, or of kind unknown and number 0.
+    """
+    receive = {q.napi_id for q in link.queues if q.kind == "rx"}
+    send = {q.napi_id: q for q in reversed(link.queues_of("tx"))}
+    for napi in link.napis:
+        if napi.napi_id in receive:
+            continue
+        queue = send.get(napi.napi_id, Queue("unknown", 0, napi.napi_id))
+        if queue.irq is None and napi.irq is not None:
+            queue = replace(queue, irq=napi.irq, irq_source="netdev")
+        thread, mode = _get(index.threads, napi.pid), napi_mode(link, napi)
+        yield Lane(link.name, queue, napi, _get(index.irqs, queue.irq), thread, mode)
 
 
 def _get(table: Mapping[int, _V], key: int | None) -> _V | None:

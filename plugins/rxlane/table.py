@@ -8,7 +8,7 @@ stands in the same place.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rxlane import cpulist, helperrows, marks, sanitize
@@ -25,7 +25,7 @@ from rxlane.model import (
     Snapshot,
     Tunable,
     lanes,
-    napi_mode,
+    others,
 )
 from rxlane.settings import requested
 
@@ -61,8 +61,10 @@ class Style:
 
 
 PLAIN = Style()
+_Key = tuple[int | None, int | None]  # RX queue, or a NAPI without one
 # Columns that give way, widest first, when a row is too long: CPU lists can be any length.
 ELASTIC = (3, 6)
+MOST_SENDERS = 8  # characters of the TX queues of a NAPI
 
 
 MODE_WORDS = {
@@ -80,13 +82,15 @@ def _nodes(snapshot: Snapshot, cpus: Iterable[int], fallback: int | None) -> str
     return cpulist.render(found) if found else cell(fallback)
 
 
-def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ...]:
+def _row(
+    snapshot: Snapshot, link: Link, lane: Lane, name: str, signs: Mapping[_Key, str]
+) -> tuple[str, ...]:
     queue, place = lane.queue, marks.place(link, lane)
     # Kernels that keep a NAPI's thread when it is switched off show it all the same.
     thread = lane.poller or lane.thread
     pid = None if lane.napi is None else lane.napi.pid
     return (
-        f"rx{queue.index}",
+        name,
         cell(queue.napi_id),
         cell(queue.irq),
         cell(cpulist.render(place.irq_cpus)),
@@ -95,30 +99,21 @@ def _row(snapshot: Snapshot, link: Link, lane: Lane, sign: str) -> tuple[str, ..
         cell(None if thread is None else cpulist.render(thread.cpus)),
         policy_text(thread),
         _nodes(snapshot, place.poll_cpus, link.node),
-        sign,
+        signs.get((place.queue, place.napi), ""),
     )
 
 
-def _rest(link: Link) -> list[tuple[str, ...]]:
-    """Rows of NAPIs that no RX queue is known to use."""
-    linked = {q.napi_id for q in link.queues if q.kind == "rx"}
-    sends = {q.napi_id: f"tx{q.index}" for q in link.queues if q.kind == "tx"}
-    return [
-        (
-            sends.get(n.napi_id, "?"),
-            str(n.napi_id),
-            cell(n.irq),
-            "-",
-            MODE_WORDS.get(napi_mode(link, n), "-"),
-            cell(n.pid),
-            "-",
-            "-",
-            "-",
-            "",
-        )
-        for n in link.napis
-        if n.napi_id not in linked
-    ]
+def _rows(
+    snapshot: Snapshot, index: Index, link: Link, signs: Mapping[_Key, str]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of lanes, then those of NAPIs that no RX queue is known to use."""
+    for lane in lanes(index, link):
+        yield _row(snapshot, link, lane, f"rx{lane.queue.index}", signs)
+    senders = link.senders()
+    for lane in others(index, link):
+        sends = senders.get(lane.queue.napi_id)
+        name = f"tx{short_list(sends, MOST_SENDERS)}" if sends else "?"
+        yield _row(snapshot, link, lane, name, signs)
 
 
 def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
@@ -303,12 +298,9 @@ def _device(
     snapshot: Snapshot, index: Index, link: Link, own: Sequence[Mark], style: Style
 ) -> list[str]:
     # A conflict comes before a hop in the order of marks: the worse one is the row's.
-    kinds = {mark.queue: mark.kind for mark in reversed(own)}
-    signs = {queue: style.sign(kind) for queue, kind in kinds.items()}
-    rows = [
-        _row(snapshot, link, lane, signs.get(lane.queue.index, "")) for lane in lanes(index, link)
-    ]
-    rows += _rest(link)
+    kinds = {(mark.queue, mark.napi): mark.kind for mark in reversed(own)}
+    signs = {key: style.sign(kind) for key, kind in kinds.items()}
+    rows = list(_rows(snapshot, index, link, signs))
     if not link.up or not rows:
         return [*helperrows.table(link), *_vhosts(link)]
     return [

@@ -121,6 +121,28 @@ def test_what_real_time_threads_take_from_the_host() -> None:
     ]
 
 
+def test_threads_of_napis_without_an_rx_queue_are_in_the_way_as_well() -> None:
+    start = host(polled(2, name="eth0", sched="fifo:50"), polled(1, name="eth1"))
+    link = start.links[0]
+    queues = tuple(q for q in link.queues if (q.kind, q.index) != ("rx", 1))
+    links = (replace(link, queues=queues), start.links[1])
+    found = marks.find(bound(replace(start, links=links), 0, 0, 0))
+    (napi,) = {mark.napi for mark in found if mark.napi is not None}
+    assert marks.grouped(mark for mark in found if mark.device == "eth0") == [
+        (
+            CONFLICT,
+            f"rx0, NAPI {napi}",
+            "a real-time thread may run on CPU 0, which carries the kernel's own work",
+        ),
+        (CONFLICT, f"rx0, NAPI {napi}", f"CPU 0 polls eth0 rx0, NAPI {napi}"),
+        (CONFLICT, f"rx0, NAPI {napi}", "CPU 0 also polls eth1 rx0"),
+    ]
+    assert f"eth1 rx0: CPU 0 also polls eth0 rx0, NAPI {napi}" in texts(
+        bound(replace(start, links=links), 0, 0, 0), CONFLICT
+    )
+    assert len(marks.places(start)) == 3
+
+
 def test_queues_of_the_same_mark_are_told_together() -> None:
     start = bound(host(polled(3, "on", name="eth0")), 8, 9, 1)
     assert marks.grouped(marks.find(start)) == [

@@ -93,6 +93,28 @@ def test_napis_without_a_queue_are_shown() -> None:
     assert "?     9999" in table.map_text(host, host.links)
 
 
+def test_napis_without_an_rx_queue_are_shown_with_what_serves_them() -> None:
+    link = simhost.link(queues=2)
+    rx = link.queues_of("rx")
+    tx = [replace(q, napi_id=9998, irq=77) for q in link.queues_of("tx")]
+    more = (Napi(9998, None, 778, 2, 0, 0, 0), Napi(9999, 79, 779, 2, 0, 0, 0))
+    link = replace(link, napis=(*link.napis, *more), queues=(*rx, *tx))
+    threads = tuple(Thread(n, f"napi/eth0-{n}", "fifo", 50, 0, (0,)) for n in (778, 779))
+    irqs = (Irq(77, "a", (1,), (1,)), Irq(79, "b", (2, 3)))
+    host = replace(simhost.snapshot(link), threads=threads, irqs=irqs)
+    rows = [line.split() for line in table.map_text(host, host.links).splitlines()]
+    assert "tx0-1 9998 77 1 busy-poll 778 0 fifo/50 0 !".split() in rows
+    assert "? 9999 79 2-3 busy-poll 779 0 fifo/50 0 !".split() in rows
+    assert ["!", "NAPI", "9998-9999:", "CPU", "0", "polls", "eth0", "NAPI", "9998-9999"] in rows
+    (device,) = json.loads(mapjson.map_json(host, host.links))["devices"]
+    sender, unknown = device["napis"]
+    assert sender["tx-queues"] == [0, 1] and sender["irq-cpus"] == [1] and sender["pid"] == 778
+    assert unknown["napi-id"] == 9999 and unknown["tx-queues"] == []
+    assert unknown["mode"] == "busy-poll" and unknown["thread"]["policy"] == "fifo"
+    assert {(m.get("queue"), m["napi-id"]) for m in device["marks"]} == {(None, 9998), (None, 9999)}
+    assert len(device["lanes"]) == 2
+
+
 def test_napis_with_the_same_timers_share_a_line() -> None:
     link = simhost.link(queues=64)
     first, *rest = link.napis
