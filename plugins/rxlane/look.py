@@ -15,6 +15,7 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
 
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # as PEP 538 has them
 NOTHING_SHOWN = "no device here is hardware or has NAPI instances"
 NAME_THEM = "name devices to see others"
 SHOWN = "hardware and what has NAPI instances or vhost threads"
@@ -110,8 +111,22 @@ def terminal(stream: TextIO, environment: Mapping[str, str], colour: str) -> tup
     """
     person = stream.isatty()
     able = environment.get("TERM", "dumb") != "dumb" and not environment.get("NO_COLOR")
-    wide = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    wide = _is_utf8(stream.encoding or "") and _is_utf8(_charset(environment))
     return colour == "always" or (colour == "auto" and person and able), person and wide
+
+
+def _charset(environment: Mapping[str, str]) -> str:
+    """Return the character set that the locale names, as locale(7) has it; empty for C.
+
+    Python writes UTF-8 in C, too, and sets LC_CTYPE to one of COERCED there: LANG says if it is.
+    """
+    every, ctype = environment.get("LC_ALL"), environment.get("LC_CTYPE")
+    chosen = every or (ctype if ctype not in COERCED else "") or environment.get("LANG", "")
+    return chosen.partition(".")[2].partition("@")[0]
+
+
+def _is_utf8(charset: str) -> bool:
+    return charset.lower().replace("-", "") == "utf8"
 
 
 def _write(name: str, text: str) -> None:

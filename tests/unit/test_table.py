@@ -233,15 +233,23 @@ class _Terminal(io.StringIO):
         return self._person
 
 
+UTF8 = {"LANG": "en_US.UTF-8"}
+
+
 @pytest.mark.parametrize(
     ("stream", "environment", "choice", "style"),
     [
-        (_Terminal("utf-8", True), {"TERM": "xterm"}, "auto", (True, True)),
-        (_Terminal("UTF-8", True), {"TERM": "xterm"}, "never", (False, True)),
-        (_Terminal("latin-1", True), {"TERM": "xterm"}, "auto", (True, False)),
-        (_Terminal("utf-8", True), {"TERM": "dumb"}, "auto", (False, True)),
-        (_Terminal("utf-8", True), {}, "auto", (False, True)),
-        (_Terminal("utf-8", True), {"TERM": "xterm", "NO_COLOR": "1"}, "auto", (False, True)),
+        (_Terminal("utf-8", True), {"TERM": "xterm", **UTF8}, "auto", (True, True)),
+        (_Terminal("UTF-8", True), {"TERM": "xterm", **UTF8}, "never", (False, True)),
+        (_Terminal("latin-1", True), {"TERM": "xterm", **UTF8}, "auto", (True, False)),
+        (_Terminal("utf-8", True), {"TERM": "dumb", **UTF8}, "auto", (False, True)),
+        (_Terminal("utf-8", True), UTF8, "auto", (False, True)),
+        (
+            _Terminal("utf-8", True),
+            {"TERM": "xterm", "NO_COLOR": "1", **UTF8},
+            "auto",
+            (False, True),
+        ),
         (_Terminal("utf-8", False), {"TERM": "xterm"}, "auto", (False, False)),
         (_Terminal("utf-8", False), {"TERM": "xterm"}, "always", (True, False)),
     ],
@@ -250,6 +258,27 @@ def test_style_follows_the_terminal(
     stream: _Terminal, environment: dict[str, str], choice: str, style: tuple[bool, bool]
 ) -> None:
     assert look.terminal(stream, environment, choice) == style
+
+
+@pytest.mark.parametrize(
+    ("environment", "unicode"),
+    [
+        ({"LC_ALL": "C", **UTF8}, False),
+        ({"LC_ALL": "POSIX"}, False),
+        ({}, False),
+        ({"LC_CTYPE": "C.UTF-8"}, False),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),
+        ({"LC_CTYPE": "C.UTF-8", **UTF8}, True),
+        ({"LC_ALL": "", "LC_CTYPE": "de_DE.utf8@euro", "LANG": "C"}, True),
+        ({"LC_CTYPE": "de_DE", **UTF8}, False),
+        ({"LANG": "C.UTF-8"}, True),
+        ({"LC_ALL": "C.UTF-8"}, True),
+    ],
+)
+def test_what_the_locale_says_about_utf8(environment: dict[str, str], unicode: bool) -> None:
+    """Python's own encoding is UTF-8 in the C locale as well (PEP 538 and 540)."""
+    stream = _Terminal("utf-8", True)
+    assert look.terminal(stream, {"TERM": "vt220", **environment}, "never") == (False, unicode)
 
 
 def test_what_the_driver_lets_change_and_who_is_there() -> None:
