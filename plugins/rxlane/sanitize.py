@@ -16,6 +16,8 @@ from rxlane.model import Link, Snapshot
 
 # NamePolicy=mac of systemd.link(5), by the kind of the device.
 _ADDRESS = re.compile(r"(?<![0-9a-z])(?:en|wl|ww|sl|ib)x[0-9a-f]{12}(?![0-9a-z])")
+# A task's name of 15 letters that ends within such a name, whose interface need not be here.
+_CUT = re.compile(r'"(?=[^"]{15}")([^"]*[^0-9a-z"](?:en|wl|ww|sl|ib)x)([0-9a-f]{3,11})"')
 WHOLE, LEAST = 15, 6  # letters of such a name, and those that tell something of an address
 
 
@@ -37,7 +39,7 @@ def without_addresses(text: str) -> str:
         for name, other in others.items():
             cut = rf"(?<![0-9a-z]){name[:length]}(?![0-9a-z])"
             text = re.sub(cut, other[:length], text)
-    return text
+    return _CUT.sub(lambda found: f'"{found[1]}{"0" * len(found[2])}"', text)
 
 
 def host(snapshot: Snapshot, links: Iterable[Link]) -> tuple[Snapshot, list[Link]]:

@@ -240,6 +240,13 @@ def test_addresses_that_begin_alike() -> None:
     )
 
 
+def test_a_thread_keeps_no_address_of_an_interface_that_is_not_here() -> None:
+    text = '"napi/enx8cae4cd" "irq/9-wlx8cae4c" "enx100" "napi/eth0-8193x" "a/enx100"'
+    assert sanitize.without_addresses(text) == (
+        '"napi/enx0000000" "irq/9-wlx000000" "enx100" "napi/eth0-8193x" "a/enx100"'
+    )
+
+
 def test_a_recording_has_no_address_in_a_name(host: SimHost, capsys: Captured) -> None:
     name = "enx8cae4cdd1234"
     link = replace(host.links.pop("eth0"), name=name)
