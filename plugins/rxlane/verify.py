@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from rxlane.items import (
     IRQ_ITEMS,
@@ -49,11 +50,12 @@ def verify_journal(journal: Journal, snapshot: Snapshot) -> Verdict:
     view = View.of(snapshot)
     passed: list[Entry] = []
     drifted: list[Mismatch] = []
-    here = {e.ifindex for e in renamed(journal.entries, snapshot.links)}
+    entries = renamed(journal.entries, snapshot.links)
+    here = {e.ifindex for e in entries}
     for entry in journal.entries:
         if entry.after is not None and entry.ifindex not in here:
             drifted.append(Mismatch(entry.target, entry.after, None, GONE))
-    for entry in renamed(journal.entries, snapshot.links):
+    for entry in entries:
         if entry.after is None:
             continue
         found = _compare(view, entry.target, entry.after, entry.before)
@@ -61,7 +63,14 @@ def verify_journal(journal: Journal, snapshot: Snapshot) -> Verdict:
             passed.append(entry)
         else:
             drifted.append(found)
-    return Verdict(tuple(passed), tuple(drifted), journal.left)
+    return Verdict(tuple(passed), tuple(drifted), _left(journal, entries))
+
+
+def _left(journal: Journal, entries: Iterable[Entry]) -> tuple[Skip, ...]:
+    """Return what is not done, under the devices' present names: its settings tell who is who."""
+    now = {e.ifindex: e.device for e in entries}
+    names = {e.device: now[e.ifindex] for e in journal.entries if e.ifindex in now}
+    return tuple(replace(s, device=names.get(s.device, s.device)) for s in journal.left)
 
 
 def _compare(view: View, target: Target, expected: Value, before: Value | None) -> Mismatch | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rxlane.decide import decide
 from rxlane.model import Snapshot
-from rxlane.plan import Entry, Journal
+from rxlane.plan import Entry, Journal, Skip
 from rxlane.policy import parse_section
 from rxlane.sections import Policy
 from rxlane.verify import verify, verify_journal
@@ -59,6 +59,16 @@ def test_entries_of_lost_devices_and_remembered_ones() -> None:
         "eth0/rx1/threaded",
         "eth0/rx2/threaded",
     ]
+
+
+def test_what_is_left_has_the_present_name_too() -> None:
+    """As the settings beside it: a device may be renamed after it was laid out."""
+    host = SimHost(simhost.snapshot())
+    entry = Entry("old0", 2, 1, "threaded", "on", "off")
+    left = (Skip("old0", 1, "irq-cpus", "unmovable", "x"), Skip("eth9", 1, "rps-cpus", "down", "y"))
+    found = verify_journal(Journal("boot", (entry,), left=left), host.observe())
+    assert [e.device for e in found.passed] == ["eth0"]
+    assert [skip.device for skip in found.left] == ["eth0", "eth9"]
 
 
 def test_who_may_have_done_it() -> None:
