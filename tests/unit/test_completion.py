@@ -157,6 +157,30 @@ def test_what_was_typed_is_not_run(tmp_path: Path, before: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_each_help_is_asked_for_once(tmp_path: Path) -> None:
+    words = [("-",), ("",), ("map", "-"), ("map", "-"), ("map", ""), ("plan", "-o", "")]
+    calls = "".join(
+        f"COMP_WORDS=(rxlane {shlex.join(own)}); COMP_CWORD={len(own)}; _rxlane\n" for own in words
+    )
+    asked = tmp_path / "asked"
+    script = f"""
+rxlane() {{ printf '%s\\n' "$*" >> {shlex.quote(str(asked))}; }}
+compopt() {{ :; }}
+{SCRIPT.read_text()}
+{calls * 2}
+"""
+    subprocess.run(["bash", "--norc", "-c", script], check=True)
+    assert asked.read_text().splitlines() == ["--help", "map --help"]
+
+
+def test_a_profile_may_be_a_path(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/tuned.conf").touch()
+    assert offered("plan", "--profile", f"{tmp_path}/o") == {f"{tmp_path}/own"}
+    assert offered("plan", "--profile", "=", f"{tmp_path}/own/") == {f"{tmp_path}/own/tuned.conf"}
+    assert offered("plan", "--profile", "own", root=tmp_path) == set()
+
+
 def test_devices_and_files(tmp_path: Path) -> None:
     assert "lo" in offered("map", "")
     assert offered("verify", "") == set() and offered("map", "--watch", "") == set()
