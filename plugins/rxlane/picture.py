@@ -14,7 +14,7 @@ from itertools import groupby
 
 from rxlane import cpulist, marks
 from rxlane.marks import Mark, Place
-from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
+from rxlane.model import IRQ_THREAD, Cpu, Index, Link, Snapshot, others
 
 MARGIN = 32
 CARD_X, CARD_WIDTH = MARGIN + 16, 450
@@ -88,7 +88,7 @@ class Strand:
 
     start: tuple[float, float]
     end: tuple[float, float]
-    mode: str  # as Lane.polled, or irq
+    mode: str  # as Lane.polled, or UNKNOWN, or irq
     crosses: bool
     title: str
 
@@ -115,12 +115,14 @@ def state(snapshot: Snapshot, cpu: Cpu) -> str:
     return IDLE if cpu.number in snapshot.topology.housekeeping else ISOLATED
 
 
-DEMAND = ("off", IRQ_THREAD, "on", "busy-poll")
+UNKNOWN = "unknown"  # for a mode that the kernel does not report
+DEMAND = (UNKNOWN, "off", IRQ_THREAD, "on", "busy-poll")
 
 
 class _Maker:
     def __init__(self, snapshot: Snapshot, links: Sequence[Link]) -> None:
         self._snapshot, self._links = snapshot, links
+        self._index = Index.of(snapshot)
         names = {link.name for link in links}
         self._places = [p for p in marks.places(snapshot) if p.link.name in names]
         self._found = [m for m in marks.find(snapshot) if m.device in names]
@@ -199,8 +201,11 @@ class _Maker:
 
     def _card(self, link: Link, y: float, head: int, height: int) -> Card:
         text = f"{link.driver or 'no driver'} \u00b7 {link.count('rx')} RX, {link.count('tx')} TX"
+        aside = sum(1 for _ in others(self._index, link))
         if not link.napis:
             text += " \u00b7 no NAPI reported"
+        elif aside:
+            text += f" \u00b7 {aside} NAPI{'s' * (aside != 1)} of no RX queue"
         if link.helpers:
             own_cpus = {n for h in link.helpers if h.thread is not None for n in h.thread.cpus}
             on = f" on CPU {cpulist.render(own_cpus)}" if own_cpus else ""
@@ -310,9 +315,8 @@ class _Maker:
                 row, start, end, place.lane.polled or "on", place.poll_cpus, home
             )
             return
-        yield from self._strand(
-            row, start, self._spot(place.irq_cpus[:1]), "off", place.irq_cpus[:1], home
-        )
+        first, mode = place.irq_cpus[:1], "off" if place.lane.polled else UNKNOWN
+        yield from self._strand(row, start, self._spot(first), mode, first, home)
 
     def _spot(self, cpus: tuple[int, ...]) -> tuple[float, float] | None:
         return self._spots.get(cpus[0]) if cpus else None
@@ -343,9 +347,9 @@ class _Maker:
         polled: dict[int, str] = {}
         for place in self._places:
             if len(_ends(place)) and len(place.poll_cpus) == 1:
-                mode = place.lane.polled or "off"
+                mode = place.lane.polled or UNKNOWN
                 cpu = place.poll_cpus[0]
-                polled[cpu] = max(polled.get(cpu, "off"), mode, key=DEMAND.index)
+                polled[cpu] = max(polled.get(cpu, UNKNOWN), mode, key=DEMAND.index)
         return polled
 
     def _conflicting(self) -> set[int]:

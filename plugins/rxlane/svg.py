@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist, picture, sanitize
-from rxlane.cells import cut, policy_text
+from rxlane.cells import cut, policy_text, short_list
 from rxlane.marks import CONFLICT
 from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 from rxlane.picture import (
@@ -29,6 +29,7 @@ from rxlane.picture import (
     OFFLINE,
     PANEL_WIDTH,
     PANEL_X,
+    UNKNOWN,
     WIDTH,
     Band,
     Card,
@@ -43,11 +44,14 @@ SANS = "'DejaVu Sans', 'Noto Sans', Verdana, sans-serif"
 INK, SOFT, FAINT, LINE = "#1f2933", "#5f6c7b", "#9aa5b1", "#d5dbe3"
 PAPER, BAND, CARD, CORE = "#ffffff", "#f4f6f9", "#ffffff", "#e6eaf0"
 MODE_FILL = {"off": "#8794a5", IRQ_THREAD: "#009e73", "on": "#0072b2", "busy-poll": "#e69f00"}
+MODE_FILL[UNKNOWN] = "#5f6c7b"
+WORDS = {**MODE_WORDS, UNKNOWN: UNKNOWN}
 IRQ_LINE = "#9aa5b1"
 HOP_LINE, CONFLICT_LINE = "#d55e00", "#c1121f"
 ISOLATED_FILL, OFFLINE_FILL = "#f1e6f2", "#eceff3"
 ISOLATED_LINE = "#a06aa6"
 MARKS_SHOWN = 14
+MOST_CPUS = 33  # characters of a list below the title
 # Columns in a device's card: scheduling class, interrupt, RPS.
 LANE_X, LANE_WIDTH = (226, 290, 368), (60, 76, 72)
 CHAR = 0.6  # of the font size: the width of a character, a little more than the fonts need
@@ -72,7 +76,7 @@ class _Drawing:
     def text(self) -> str:
         shown = self._shown
         SubElement(self._root, "title").text = "Receive lanes"
-        SubElement(self._root, "desc").text = self._summary()
+        SubElement(self._root, "desc").text = "\n".join((self._summary(), self._apart())).rstrip()
         paper = self._rect(0, 0, WIDTH, 0, PAPER)
         self._head()
         for band in shown.bands:
@@ -119,23 +123,31 @@ class _Drawing:
 
     def _head(self) -> None:
         self._write(MARGIN, 44, "Receive lanes", 22, font_weight="bold")
-        self._write(MARGIN, 68, self._summary(), 12.5, SOFT)
+        lines = [self._summary(), self._apart()]
+        for y, line in zip((62, 80) if lines[1] else (68,), lines, strict=False):
+            self._write(MARGIN, y, line, 12.5, SOFT)
+
+    def _apart(self) -> str:
+        """Return which CPUs the host keeps from ordinary tasks, in lists that fit on a line."""
+        topology = self._shown.snapshot.topology
+        kinds = {
+            "isolated": topology.isolated,
+            "nohz_full": topology.nohz_full,
+            "partitioned": topology.partitioned,
+        }
+        parts = (f"{kind} {short_list(cpus, MOST_CPUS)}" for kind, cpus in kinds.items() if cpus)
+        return " \u00b7 ".join(parts)
 
     def _summary(self) -> str:
         topology = self._shown.snapshot.topology
         nodes = len({cpu.node for cpu in topology.cpus})
         rows = [row for band in self._shown.bands for card in band.cards for row in card.rows]
-        modes = Counter(MODE_WORDS[row.place.lane.polled or "off"] for row in rows)
-        names = [MODE_WORDS[mode] for mode in MODE_FILL]
+        modes = Counter(WORDS[row.place.lane.polled or UNKNOWN] for row in rows)
+        names = [WORDS[mode] for mode in MODE_FILL]
         lanes = ", ".join(f"{modes[name]} {name}" for name in names if modes[name])
-        parts = [
-            f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}",
-            f"isolated {cpulist.render(topology.isolated)}" if topology.isolated else "",
-            f"nohz_full {cpulist.render(topology.nohz_full)}" if topology.nohz_full else "",
-            f"partitioned {cpulist.render(topology.partitioned)}" if topology.partitioned else "",
-            f"{len(rows)} lane{'s' * (len(rows) != 1)}" + (f": {lanes}" if lanes else ""),
-        ]
-        return " \u00b7 ".join(part for part in parts if part)
+        cpus = f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}"
+        count = f"{len(rows)} lane{'s' * (len(rows) != 1)}" + (f": {lanes}" if lanes else "")
+        return f"{cpus} \u00b7 {count}"
 
     def _band(self, band: Band) -> None:
         self._rect(MARGIN, band.y, WIDTH - 2 * MARGIN, band.height, BAND, rx="10", stroke=LINE)
@@ -164,14 +176,14 @@ class _Drawing:
         lane, middle = row.place.lane, row.y + row.height / 2
         size = 9.5 if row.height == DENSE_ROW else 11
         base = middle + size * 0.36
-        mode = lane.polled or "off"
+        mode = lane.polled or UNKNOWN
         self._write(CARD_X + 12, base, f"rx{lane.queue.index}", size, font_weight="bold")
         if lane.queue.napi_id is not None:
             self._write(CARD_X + 54, base, f"NAPI {lane.queue.napi_id}", size, SOFT)
         fill, pill = MODE_FILL[mode], row.height - 5
         self._rect(CARD_X + 146, middle - pill / 2, 70, pill, fill, rx=f"{pill / 2:g}")
         ink = INK if mode == "busy-poll" else "#ffffff"
-        self._write(CARD_X + 181, base, MODE_WORDS[mode], size - 1, ink, text_anchor="middle")
+        self._write(CARD_X + 181, base, WORDS[mode], size - 1, ink, text_anchor="middle")
         for x, width, text in zip(LANE_X, LANE_WIDTH, _way(row), strict=True):
             self._write(CARD_X + x, base, _fit(text, size, width), size, SOFT)
         port = SubElement(self._root, "circle", cx=f"{CARD_X + CARD_WIDTH:g}", cy=f"{middle:g}")
@@ -275,7 +287,7 @@ class _Drawing:
         modes = {strand.mode for strand in shown.strands}
         for mode in MODE_FILL:
             if mode in modes:
-                x = self._key(x, y, f"polled: {MODE_WORDS[mode]}", MODE_FILL[mode], "2.5")
+                x = self._key(x, y, f"polled: {WORDS[mode]}", MODE_FILL[mode], "2.5")
         if "irq" in modes:
             x = self._key(x, y, "interrupt, polled elsewhere", IRQ_LINE, "1.5", "4 3")
         if any(strand.crosses for strand in shown.strands):

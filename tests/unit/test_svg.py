@@ -127,6 +127,33 @@ def test_what_is_in_the_way_is_marked() -> None:
     assert "Worth a look" in text and "shares a core" in text and "crosses NUMA nodes" in text
 
 
+def test_napis_of_no_rx_queue_are_told() -> None:
+    host, _ = load("synthetic-4cpu-no-links")
+    assert "2 NAPIs of no RX queue" in svg.render(host, host.links)
+
+
+def test_long_lists_stay_in_the_picture() -> None:
+    host = synthetic.snapshot({"cpus": [{"count": 64}], "links": [{"irq_cpus": "each"}]})
+    even = tuple(range(2, 64, 2))
+    apart = replace(host.topology, isolated=even, nohz_full=even, partitioned=even)
+    root = check(replace(host, topology=apart))
+    texts = [text for text in root.iter(f"{NS}text") if text.attrib["font-size"] == "12.5"]
+    summary, lists = [text.text or "" for text in texts]
+    assert summary == "64 CPUs online on 1 NUMA node \u00b7 1 lane: 1 softirq"
+    assert all(kind in lists for kind in ("isolated 2,4", "nohz_full 2,4", "partitioned 2,4"))
+    room = picture.WIDTH - 2 * picture.MARGIN
+    assert max(len(summary), len(lists)) * 12.5 * svg.CHAR <= room
+
+
+def test_a_mode_that_nobody_knows_is_not_called_softirq() -> None:
+    host = synthetic.snapshot({"cpus": [{}], "links": [{"irq_cpus": "each"}]})
+    (link,) = host.links
+    napis = tuple(replace(napi, threaded=None) for napi in link.napis)
+    host = replace(host, links=(replace(link, napis=napis, threaded=None),))
+    text = svg.render(host, host.links)
+    assert "softirq" not in text and "1 lane: 1 unknown" in text and "polled: unknown" in text
+
+
 def test_the_legend_explains_only_what_is_there() -> None:
     host = synthetic.snapshot({"cpus": [{"count": 2}], "links": [{"irq_cpus": "each"}]})
     text = svg.render(host, host.links)
