@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from rxlane import helpers
@@ -36,8 +36,10 @@ class Counters:
         """Count once for these links; what is not counted anywhere is absent."""
         own = list(links)
         irqs = {q.irq for link in own for q in link.queues if q.kind == "rx" and q.irq}
-        received = self._netdev.received()
-        counts = {link.name: self._counts(link, received) for link in own}
+        received: dict[int, dict[int, int]] = {}
+        for (ifindex, queue), packets in self._netdev.received().items():
+            received.setdefault(ifindex, {})[queue] = packets
+        counts = {link.name: self._counts(link, received.get(link.ifindex)) for link in own}
         handlers = [irq.thread.pid for irq in snapshot.irqs if irq.thread is not None]
         aside = [(link.name, helper) for link in own for helper in link.helpers]
         pids = [*(t.pid for t in snapshot.threads), *handlers]
@@ -50,10 +52,9 @@ class Counters:
         }
         return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds, handled)
 
-    def _counts(self, link: Link, received: dict[tuple[int, int], int]) -> Counts:
+    def _counts(self, link: Link, own: Mapping[int, int] | None) -> Counts:
         """Take the queues' counts from the kernel, else the driver, else the device's own."""
         total = self._sysfs.number(f"sys/class/net/{link.name}/statistics/rx_packets")
-        own = {q: n for (ifindex, q), n in received.items() if ifindex == link.ifindex}
         if own:
             return Counts(own, total, NETDEV)
         told = self._driver.received(link.name)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,23 +67,25 @@ def _gain(
     return (after[key] - before[key]) / span
 
 
-def rates(snapshot: Snapshot, link: Link, before: Sample, after: Sample) -> Iterator[Rate]:
-    """Yield the rates of a link's lanes; queues that share a NAPI are counted together."""
+def by_link(snapshot: Snapshot) -> Mapping[int, Sequence[Place]]:
+    """Return the lanes of each link by its index: looked for once, however many links there are."""
+    found: dict[int, list[Place]] = {link.ifindex: [] for link in snapshot.links}
+    for place in places(snapshot):
+        found[place.link.ifindex].append(place)
+    return found
+
+
+def rates(link: Link, own: Iterable[Place], before: Sample, after: Sample) -> Iterator[Rate]:
+    """Yield the rates of a link's own lanes; queues that share a NAPI are counted together."""
     span = after.at - before.at
     first = before.counts.get(link.name, Counts({}, None, None))
     last = after.counts.get(link.name, Counts({}, None, None))
-    for place in places(snapshot):
-        if place.link is not link:
-            continue
-        queues = [
-            q.index
-            for q in link.queues
-            if q.kind == "rx"
-            and (
-                q is place.lane.queue
-                or (q.napi_id is not None and q.napi_id == place.lane.queue.napi_id)
-            )
-        ]
+    sharing: dict[int | None, list[int]] = {}
+    for queue in link.queues_of("rx"):
+        sharing.setdefault(queue.napi_id, []).append(queue.index)
+    for place in own:
+        lane = place.lane.queue
+        queues = [lane.index] if lane.napi_id is None else sharing[lane.napi_id]
         gains = [_gain(first.queues, last.queues, queue, span) for queue in queues]
         known = [gain for gain in gains if gain is not None]
         thread = place.lane.poller or place.lane.thread
@@ -92,7 +94,7 @@ def rates(snapshot: Snapshot, link: Link, before: Sample, after: Sample) -> Iter
         yield Rate(
             place,
             sum(known) if known else None,
-            _gain(before.interrupts, after.interrupts, place.lane.queue.irq, span),
+            _gain(before.interrupts, after.interrupts, lane.irq, span),
             None if cpu is None else min(cpu, 1.0),
         )
 
@@ -106,12 +108,14 @@ def screen(
 ) -> str:
     """Return what a person watches: a table for each device that is up."""
     lines: list[str] = []
+    own = by_link(snapshot)
     for link in (link for link in links if link.up):
         if lines:
             lines.append("")
         counts = after.counts.get(link.name, Counts({}, None, None))
         lines.append(_head(link, before, after, counts, style))
-        rows = [HEADINGS, *(_row(rate) for rate in rates(snapshot, link, before, after))]
+        found = rates(link, own[link.ifindex], before, after)
+        rows = [HEADINGS, *(_row(rate) for rate in found)]
         lines += _table(rows, style)
         span = after.at - before.at
         lines += helperrows.rate_table(link, before.handled, after.handled, span)
@@ -164,6 +168,7 @@ def plain(
     snapshot: Snapshot, links: Sequence[Link], before: Sample, after: Sample
 ) -> dict[str, Any]:
     """Return one interval for programs; what nobody counts is absent."""
+    own = by_link(snapshot)
     lanes = [
         present(
             {
@@ -176,7 +181,7 @@ def plain(
             }
         )
         for link in links
-        for rate in rates(snapshot, link, before, after)
+        for rate in rates(link, own[link.ifindex], before, after)
     ]
     threads = [one for link in links for one in _helpers(link, before, after)]
     found = {"seconds": after.at - before.at, "lanes": lanes}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import pytest
 
 from rxlane import counters, gstats, live, netdev, rates, table
 from rxlane import uapi as u
+from rxlane.marks import Place, places
 from rxlane.model import Link, Snapshot
 from rxlane.netlink import pack_attr, pack_u32
-from rxlane.rates import Counts, Sample
+from rxlane.rates import Counts, Rate, Sample
 from rxlane.sysfs import Sysfs
 from unit import synthetic
 from unit.commands import Captured, run
@@ -34,10 +35,15 @@ def sample(at: float, *queues: int, irq: int = 0, cpu: float = 0.0, total: int =
     return Sample(at, {"eth0": counted}, {40: irq}, {synthetic.FIRST_PID: cpu})
 
 
+def gains(start: Snapshot, first: Sample, second: Sample) -> Iterator[Rate]:
+    (link,) = start.links
+    return rates.rates(link, rates.by_link(start)[link.ifindex], first, second)
+
+
 def test_rates_between_two_samples() -> None:
     start = host()
     first, second = sample(10.0, 100, 7), sample(12.0, 2100, 7, irq=50, cpu=1.0, total=2000)
-    one, two = rates.rates(start, start.links[0], first, second)
+    one, two = gains(start, first, second)
     assert (one.packets, one.interrupts, one.cpu) == (1000.0, 25.0, 0.5)
     assert (two.packets, two.interrupts, two.cpu) == (0.0, None, None)
 
@@ -45,14 +51,14 @@ def test_rates_between_two_samples() -> None:
 def test_counters_that_began_anew_or_are_new_give_no_rate() -> None:
     start = host()
     first, second = sample(1.0, 100), sample(2.0, 5, 9)
-    one, two = rates.rates(start, start.links[0], first, second)
+    one, two = gains(start, first, second)
     assert one.packets is None and two.packets is None
-    assert next(rates.rates(start, start.links[0], first, first)).packets is None
+    assert next(gains(start, first, first)).packets is None
 
 
 def test_queues_of_one_napi_are_counted_together() -> None:
     start = host(queues_a_napi=2)
-    (one,) = rates.rates(start, start.links[0], sample(0.0, 0, 0), sample(1.0, 30, 12))
+    (one,) = gains(start, sample(0.0, 0, 0), sample(1.0, 30, 12))
     assert one.packets == 42
 
 
@@ -84,6 +90,24 @@ def test_the_screen_fits_80_columns() -> None:
     first = Sample(0.0, {"enp193s0f0np0": none}, {40: 0}, {synthetic.FIRST_PID: 0.0})
     text = rates.screen(start, start.links, first, last)
     assert max(map(len, text.splitlines())) <= 80 and "100% ##########" in text
+
+
+def test_lanes_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each device: 256 of them with 8 queues took more than a second."""
+    calls = []
+
+    def counted(snapshot: Snapshot) -> list[Place]:
+        calls.append(snapshot)
+        return places(snapshot)
+
+    monkeypatch.setattr(rates, "places", counted)
+    row = {"rx": 2, "mode": "on"}
+    links = [{"name": "eth0", **row}, {"name": "eth1", **row}]
+    start = synthetic.snapshot({"cpus": [{"count": 4}], "links": links})
+    text = rates.screen(start, start.links, sample(0, 0), sample(1, 5))
+    assert text.count("rx1 ") == 2 and len(calls) == 1
+    assert len(rates.plain(start, start.links, sample(0, 0), sample(1, 5))["lanes"]) == 4
+    assert len(calls) == 2
 
 
 class Terminal(io.StringIO):
