@@ -39,16 +39,16 @@ class Counters:
         received: dict[int, dict[int, int]] = {}
         for (ifindex, queue), packets in self._netdev.received().items():
             received.setdefault(ifindex, {})[queue] = packets
-        counts = {link.name: self._counts(link, received.get(link.ifindex)) for link in own}
+        counts = {link.ifindex: self._counts(link, received.get(link.ifindex)) for link in own}
         handlers = [irq.thread.pid for irq in snapshot.irqs if irq.thread is not None]
-        aside = [(link.name, helper) for link in own for helper in link.helpers]
+        aside = [(link, helper) for link in own for helper in link.helpers]
         pids = [*(t.pid for t in snapshot.threads), *handlers]
         pids += [helper.thread.pid for _, helper in aside if helper.thread is not None]
         threads = ((pid, cpu_ticks(self._sysfs, pid)) for pid in pids)
         seconds = {pid: ticks / self._ticks for pid, ticks in threads if ticks is not None}
         handled = {
-            (name, helper.number): helpers.handled(self._sysfs, name, helper.number)
-            for name, helper in aside
+            (link.ifindex, helper.number): helpers.handled(self._sysfs, link.name, helper.number)
+            for link, helper in aside
         }
         return Sample(time.monotonic(), counts, self._interrupts(irqs), seconds, handled)
 

@@ -16,7 +16,7 @@ RATE_HEADINGS = (*HEADINGS[:6], "dropped/s", "packets/s")
 RIGHT = (4, 5, 6, 7)
 MOST = 11  # characters of a CPU list
 
-Key = tuple[str, int]  # device and number of the thread
+Key = tuple[int, int]  # index of the device and number of the thread
 NOTHING = Handled()
 
 
@@ -32,7 +32,7 @@ def rate_table(
     """Return the same with packets and drops of a second between two samples."""
     rows = []
     for helper in link.helpers:
-        key = (link.name, helper.number)
+        key = (link.ifindex, helper.number)
         last = after.get(key, NOTHING)
         gains = gained(before.get(key, NOTHING), last, seconds)
         rows.append((*_row(helper, last)[:6], *(number(gain) for gain in gains)))

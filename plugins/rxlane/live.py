@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -21,55 +21,134 @@ CLEAR = "\x1b[H\x1b[J"  # cursor home, erase to the end
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """devices: names to show. count: intervals, 0 for no end. json: one object a line."""
+    """links: what to show. others: which of a host's links to show as well once they are there,
+    None where links were named. count: intervals, 0 for no end. json: one object a line.
+    """
 
-    devices: Sequence[str]
+    links: Sequence[Link]
+    others: Callable[[Snapshot], Sequence[Link]] | None = None
     count: int = 0
     json: bool = False
     colour: bool = False
     unicode: bool = False
 
 
-class Counting(Protocol):
+class Host(Protocol):
+    """What is watched; tests put another in place of the running one."""
+
+    def names(self) -> Mapping[int, str]:
+        """Return what all devices are called now, by index."""
+        ...
+
+    def observe(self, names: Collection[str]) -> Snapshot: ...
+
     def sample(self, snapshot: Snapshot, links: Sequence[Link]) -> Sample: ...
 
 
-Observe = Callable[[], Snapshot]
+class _Running:
+    """The host that this process runs on."""
+
+    _items = CHEAP_ITEMS | {*SEPARATION_ITEMS}
+
+    def __init__(self) -> None:
+        from rxlane.counters import Counters
+        from rxlane.kernel import Linux
+
+        self._kernel, self._counters = Linux(), Counters()
+
+    def names(self) -> Mapping[int, str]:
+        from rxlane import rtnetlink
+
+        return {row.ifindex: row.name for row in rtnetlink.links()}
+
+    def observe(self, names: Collection[str]) -> Snapshot:
+        return self._kernel.observe(names, self._items)
+
+    def sample(self, snapshot: Snapshot, links: Sequence[Link]) -> Sample:
+        return self._counters.sample(snapshot, links)
 
 
-def watch(wanted: Wanted, out: TextIO) -> None:
-    """Show this host until interrupted or, with a count, that many intervals."""
-    from rxlane.counters import Counters
-    from rxlane.kernel import Linux
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """links: of the snapshot, those that are watched. gone: last names of those it has no more."""
 
-    kernel, items = Linux(), CHEAP_ITEMS | {*SEPARATION_ITEMS}
-    loop(wanted, out, lambda: kernel.observe(wanted.devices, items), Counters(), time.sleep)
+    snapshot: Snapshot
+    links: Sequence[Link]
+    gone: Sequence[str]
 
 
-def loop(
-    wanted: Wanted,
-    out: TextIO,
-    observe: Observe,
-    counters: Counting,
-    sleep: Callable[[float], None],
-) -> None:
+class _Watched:
+    """The devices that are watched, by index: one that is renamed is the same."""
+
+    def __init__(self, wanted: Wanted, host: Host) -> None:
+        self._others, self._host = wanted.others, host
+        self._names = {link.ifindex: link.name for link in wanted.links}
+
+    def look(self) -> _Look:
+        names, snapshot = self._observe()
+        found = {link.ifindex: link for link in snapshot.links}
+        if self._others is not None:
+            names |= {link.ifindex: link.name for link in self._others(snapshot)}
+        gone = [name for index, name in names.items() if index not in found]
+        # Where none was named, devices come and go, and it is said once of each that it went.
+        keep = names if self._others is None else names.keys() & found.keys()
+        self._names = {index: name for index, name in names.items() if index in keep}
+        return _Look(snapshot, [found[index] for index in names if index in found], gone)
+
+    def _observe(self) -> tuple[dict[int, str], Snapshot]:
+        """Return the names of who is watched, and a snapshot that has all of these that exist."""
+        while True:
+            present = self._host.names()
+            names = _followed(self._names, present)
+            here = {name for index, name in names.items() if index in present}
+            snapshot = self._host.observe(here if self._others is None else {*present.values()})
+            # Else one was renamed or removed meanwhile.
+            if {link.ifindex for link in snapshot.links}.issuperset(names.keys() & present.keys()):
+                return names, snapshot
+
+
+def _followed(names: Mapping[int, str], present: Mapping[int, str]) -> dict[int, str]:
+    """Return what these devices are called at present; one that is gone may be back under its name,
+    as a driver that is loaded again has it.
+    """
+    called = {name: index for index, name in present.items()}
+    found = {}
+    for index, name in names.items():
+        again = called.get(name, index)
+        now = index if index in present or again in names else again
+        found[now] = present.get(now, name)
+    return found
+
+
+def watch(wanted: Wanted, out: TextIO) -> Sequence[str]:
+    """Show this host until interrupted or, with a count, that many intervals.
+
+    Return what ended it before: the names of the devices where all that were named are gone.
+    """
+    return loop(wanted, out, _Running(), time.sleep)
+
+
+def loop(wanted: Wanted, out: TextIO, host: Host, sleep: Callable[[float], None]) -> Sequence[str]:
     """Every interval is observed anew: modes, threads and devices change while one looks."""
     style = Style(wanted.colour, wanted.unicode)
     # On a terminal each interval takes the place of the one before.
     clear = CLEAR if out.isatty() and not wanted.json else ""
-    snapshot = observe()
-    before = counters.sample(snapshot, snapshot.links)
+    watched = _Watched(wanted, host)
+    first = watched.look()
+    before = host.sample(first.snapshot, first.links)
     shown = 0
     while not wanted.count or shown < wanted.count:
         sleep(INTERVAL)
-        snapshot = observe()
-        links = [link for link in snapshot.links if link.name in wanted.devices]
-        after = counters.sample(snapshot, links)
+        now = watched.look()
+        after = host.sample(now.snapshot, now.links)
         if wanted.json:
-            text = json.dumps(rates.plain(snapshot, links, before, after)) + "\n"
+            text = json.dumps(rates.plain(now.snapshot, now.links, before, after)) + "\n"
         else:
-            text = rates.screen(snapshot, links, before, after, style)
+            text = rates.screen(now.snapshot, now.links, before, after, style, now.gone)
             text = clear + text if clear or not shown else f"\n{text}"
         out.write(text)
         out.flush()
         before, shown = after, shown + 1
+        if wanted.others is None and not now.links:
+            return now.gone
+    return ()

@@ -74,7 +74,10 @@ def map_(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    """Show what the lanes carry, interval by interval, until interrupted or COUNT is reached."""
+    """Show what the lanes carry, interval by interval, until interrupted or COUNT is reached.
+
+    1 when all devices that were named are gone.
+    """
     from rxlane import live
 
     if args.snapshot is not None or args.svg is not None:
@@ -85,12 +88,15 @@ def _watch(args: argparse.Namespace) -> int:
     if not links:
         raise RxlaneError(Kind.NO_DEVICE, NOTHING_SHOWN, remedy=NAME_THEM)
     colour, unicode = terminal(sys.stdout, os.environ, args.color)
-    wanted = live.Wanted([link.name for link in links], args.watch, args.json, colour, unicode)
+    others = None if args.devices else _shown
+    wanted = live.Wanted(links, others, args.watch, args.json, colour, unicode)
     try:
-        live.watch(wanted, sys.stdout)
+        gone = live.watch(wanted, sys.stdout)
     except KeyboardInterrupt:
-        pass  # the way to end it
-    return 0
+        return 0  # the way to end it
+    if gone:
+        streams.say(f"rxlane: {', '.join(gone)}: gone, and no other device was named to watch")
+    return 1 if gone else 0
 
 
 def _observe() -> Snapshot:

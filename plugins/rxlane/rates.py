@@ -16,6 +16,7 @@ from rxlane.model import Handled, Link, Snapshot
 from rxlane.table import MODE_WORDS, PLAIN, Style
 
 HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thread CPU")
+DOWN, GONE = "down", "gone"  # states of devices
 BAR = 10  # characters of a whole CPU
 SOURCE = {
     "netdev": "counted by queue (netdev)",
@@ -38,14 +39,15 @@ class Counts:
 class Sample:
     """Counters at one moment, in seconds of a steady clock.
 
-    seconds: CPU time by pid. handled: of rx threads, by device and number.
+    counts: by the device's index, which outlives a rename. seconds: CPU time by pid. handled: of rx
+    threads, by the device's index and number.
     """
 
     at: float
-    counts: Mapping[str, Counts]
+    counts: Mapping[int, Counts]
     interrupts: Mapping[int, int]
     seconds: Mapping[int, float]
-    handled: Mapping[tuple[str, int], Handled] = field(default_factory=dict)
+    handled: Mapping[tuple[int, int], Handled] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ def by_link(snapshot: Snapshot) -> Mapping[int, Sequence[Place]]:
 def rates(link: Link, own: Iterable[Place], before: Sample, after: Sample) -> Iterator[Rate]:
     """Yield the rates of a link's own lanes; queues that share a NAPI are counted together."""
     span = after.at - before.at
-    first = before.counts.get(link.name, Counts({}, None, None))
-    last = after.counts.get(link.name, Counts({}, None, None))
+    first = before.counts.get(link.ifindex, Counts({}, None, None))
+    last = after.counts.get(link.ifindex, Counts({}, None, None))
     sharing: dict[int | None, list[int]] = {}
     for queue in link.queues_of("rx"):
         sharing.setdefault(queue.napi_id, []).append(queue.index)
@@ -105,14 +107,21 @@ def screen(
     before: Sample,
     after: Sample,
     style: Style = PLAIN,
+    gone: Sequence[str] = (),
 ) -> str:
-    """Return what a person watches: a table for each device that is up."""
-    lines: list[str] = []
+    """Return what a person watches: lines of devices that are gone or down, tables of others.
+
+    gone: names of devices that were there.
+    """
+    away = [*((name, GONE) for name in gone), *((li.name, DOWN) for li in links if not li.up)]
+    lines = [f"{_name(name, style)}: {state}" for name, state in away]
+    if not links and not gone:
+        lines.append("no device is left to show")
     own = by_link(snapshot)
     for link in (link for link in links if link.up):
         if lines:
             lines.append("")
-        counts = after.counts.get(link.name, Counts({}, None, None))
+        counts = after.counts.get(link.ifindex, Counts({}, None, None))
         lines.append(_head(link, before, after, counts, style))
         found = rates(link, own[link.ifindex], before, after)
         rows = [HEADINGS, *(_row(rate) for rate in found)]
@@ -123,12 +132,15 @@ def screen(
 
 
 def _head(link: Link, before: Sample, after: Sample, counts: Counts, style: Style) -> str:
-    past = before.counts.get(link.name)
+    past = before.counts.get(link.ifindex)
     rate = None
     if past is not None and past.total is not None and counts.total is not None:
         rate = _gain({0: past.total}, {0: counts.total}, 0, after.at - before.at)
-    name = style.paint(legible(link.name), "heading")
-    return f"{name}: {number(rate)} packets/s, {SOURCE[counts.source]}"
+    return f"{_name(link.name, style)}: {number(rate)} packets/s, {SOURCE[counts.source]}"
+
+
+def _name(device: str, style: Style) -> str:
+    return style.paint(legible(device), "heading")
 
 
 def _row(rate: Rate) -> tuple[str, ...]:
@@ -191,7 +203,7 @@ def plain(
 def _helpers(link: Link, before: Sample, after: Sample) -> Iterator[dict[str, Any]]:
     """Yield what each rx thread of a device did; flows and backlog are those of the end."""
     for helper in link.helpers:
-        key, nothing = (link.name, helper.number), helperrows.NOTHING
+        key, nothing = (link.ifindex, helper.number), helperrows.NOTHING
         last, pid = after.handled.get(key, nothing), helper.thread and helper.thread.pid
         span = after.at - before.at
         dropped, packets = helperrows.gained(before.handled.get(key, nothing), last, span)

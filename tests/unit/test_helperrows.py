@@ -55,7 +55,13 @@ def test_the_map_of_a_second() -> None:
     start = host(2)
     link = start.links[0]
     first, last = (
-        rates.Sample(at, {}, {}, {201: at / 2}, {("eth0", 1): Handled(packets, 0, 0, drops, 5)})
+        rates.Sample(
+            at,
+            {},
+            {},
+            {201: at / 2},
+            {(start.links[0].ifindex, 1): Handled(packets, 0, 0, drops, 5)},
+        )
         for at, packets, drops in ((1.0, 100, 1), (3.0, 4100, 21))
     )
     text = rates.screen(start, [link], first, last).splitlines()

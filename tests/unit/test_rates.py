@@ -6,10 +6,11 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TextIO
 
 import pytest
 
@@ -21,7 +22,7 @@ from rxlane.netlink import pack_attr, pack_u32
 from rxlane.rates import Counts, Rate, Sample
 from rxlane.sysfs import Sysfs
 from unit import synthetic
-from unit.commands import Captured, run
+from unit.commands import Captured, root_of_a_host, run
 from unit.filetree import tree
 
 
@@ -32,7 +33,7 @@ def host(**link: Any) -> Snapshot:
 
 def sample(at: float, *queues: int, irq: int = 0, cpu: float = 0.0, total: int = 0) -> Sample:
     counted = Counts(dict(enumerate(queues)), total, "netdev")
-    return Sample(at, {"eth0": counted}, {40: irq}, {synthetic.FIRST_PID: cpu})
+    return Sample(at, {2: counted}, {40: irq}, {synthetic.FIRST_PID: cpu})
 
 
 def gains(start: Snapshot, first: Sample, second: Sample) -> Iterator[Rate]:
@@ -85,9 +86,9 @@ def test_the_screen_fits_80_columns() -> None:
     scattered = replace(start.threads[0], cpus=tuple(range(0, 512, 2)))
     start = replace(start, threads=(scattered,))
     counted = Counts({0: 999_999_999}, 999_999_999, "driver")
-    last = Sample(1.0, {"enp193s0f0np0": counted}, {40: 10**7}, {synthetic.FIRST_PID: 1.0})
+    last = Sample(1.0, {2: counted}, {40: 10**7}, {synthetic.FIRST_PID: 1.0})
     none = Counts({0: 0}, 0, "driver")
-    first = Sample(0.0, {"enp193s0f0np0": none}, {40: 0}, {synthetic.FIRST_PID: 0.0})
+    first = Sample(0.0, {2: none}, {40: 0}, {synthetic.FIRST_PID: 0.0})
     text = rates.screen(start, start.links, first, last)
     assert max(map(len, text.splitlines())) <= 80 and "100% ##########" in text
 
@@ -115,15 +116,39 @@ class Terminal(io.StringIO):
         return True
 
 
-class Ticking:
-    """A host that receives ten packets on queue 0 every second."""
+class Pages(io.StringIO):
+    """What was written, piece by piece."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.pages: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.pages.append(text)
+        return len(text)
+
+
+class Ticking:
+    """A host whose eth0 receives ten packets on queue 0 every second.
+
+    changes: the links from that second on.
+    """
+
+    def __init__(self, changes: Mapping[int, Sequence[Link]] = MappingProxyType({})) -> None:
         self.seconds = 0
         self.start = host()
+        self.changes = changes
 
-    def observe(self) -> Snapshot:
-        return self.start
+    def names(self) -> Mapping[int, str]:
+        return {link.ifindex: link.name for link in self._links()}
+
+    def observe(self, names: Collection[str]) -> Snapshot:
+        links = tuple(link for link in self._links() if link.name in names)
+        return replace(self.start, links=links)
+
+    def _links(self) -> Sequence[Link]:
+        past = [at for at in self.changes if at <= self.seconds]
+        return self.changes[max(past)] if past else self.start.links
 
     def sample(self, snapshot: Snapshot, links: Sequence[Link]) -> Sample:
         return sample(float(self.seconds), 10 * self.seconds, 0)
@@ -134,8 +159,76 @@ class Ticking:
 
 def watched(out: io.StringIO, **wanted: Any) -> str:
     ticking = Ticking()
-    live.loop(live.Wanted(["eth0"], **wanted), out, ticking.observe, ticking, ticking.sleep)
+    live.loop(live.Wanted(ticking.start.links, **wanted), out, ticking, ticking.sleep)
     return out.getvalue()
+
+
+ETH0 = host().links[0]
+OTHER = replace(ETH0, name="eth1", ifindex=3)
+
+
+def changed(
+    changes: Mapping[int, Sequence[Link]], wanted: live.Wanted
+) -> tuple[Sequence[str], list[str]]:
+    """Return what ended the watch, and the text of each interval."""
+    out, ticking = Pages(), Ticking(changes)
+    ended = live.loop(wanted, out, ticking, ticking.sleep)
+    return ended, [text.strip("\n") for text in out.pages]
+
+
+def test_a_device_that_is_renamed_is_the_same() -> None:
+    renamed = replace(ETH0, name="lan0")
+    ended, (first, second) = changed({2: [renamed]}, live.Wanted([ETH0], count=2))
+    assert ended == () and first.startswith("eth0: ") and second.startswith("lan0: ")
+    assert "rx0   busy-poll 0   fifo/50        10" in second
+    assert first.splitlines()[1:] == second.splitlines()[1:]
+
+
+def test_a_device_that_is_down_has_a_line() -> None:
+    down = replace(ETH0, up=False)
+    ended, shown = changed({1: [down], 3: [ETH0]}, live.Wanted([ETH0], count=3))
+    assert ended == () and shown[:2] == ["eth0: down"] * 2 and "busy-poll" in shown[2]
+    _, (both,) = changed({0: [ETH0, replace(OTHER, up=False)]}, live.Wanted([ETH0, OTHER], count=1))
+    assert both.startswith("eth1: down\n\neth0: 0 packets/s")
+
+
+def test_a_device_that_is_gone_has_a_line_and_the_last_ends_it() -> None:
+    wanted = live.Wanted([ETH0, OTHER])
+    ended, shown = changed({0: [ETH0, OTHER], 2: [OTHER], 4: []}, wanted)
+    assert ended == ["eth0", "eth1"]
+    assert ["eth0: gone" in text for text in shown] == [False, True, True, True]
+    assert shown[3] == "eth0: gone\neth1: gone"
+
+
+def test_a_device_that_comes_back_under_its_name() -> None:
+    """As after its driver was loaded again; one that is watched already is nobody else's."""
+    again = replace(ETH0, ifindex=9)
+    wanted = live.Wanted([ETH0, OTHER], count=3)
+    _, shown = changed({0: [ETH0, OTHER], 2: [OTHER], 3: [OTHER, again]}, wanted)
+    assert ["eth0: gone" in text for text in shown] == [False, True, False]
+    _, shown = changed({0: [ETH0, OTHER], 2: [replace(OTHER, name="eth0")]}, wanted)
+    assert shown[1].startswith("eth0: gone\n\neth0: ")
+
+
+def test_a_rename_while_one_looks_makes_no_device_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = iter([{2: "old0"}])
+    names = Ticking.names
+    monkeypatch.setattr(Ticking, "names", lambda host: next(stale, None) or names(host))
+    _, shown = changed({}, live.Wanted([ETH0], count=1))
+    assert shown[0].startswith("eth0: ") and "gone" not in shown[0]
+
+
+def test_without_names_devices_come_and_go() -> None:
+    def others(snapshot: Snapshot) -> Sequence[Link]:
+        return [link for link in snapshot.links if link.name != "lo"]
+
+    lo = replace(ETH0, name="lo", ifindex=1)
+    changes = {0: [lo, ETH0], 2: [lo, ETH0, OTHER], 3: [lo, OTHER], 5: [lo]}
+    ended, shown = changed(changes, live.Wanted([ETH0], others, 6))
+    assert ended == () and "lo:" not in "".join(shown)
+    assert ["eth1: " in text for text in shown] == [False, True, True, True, True, False]
+    assert ["eth0: gone" in text for text in shown] == [False, False, True, False, False, False]
+    assert shown[4:] == ["eth1: gone", "no device is left to show"]
 
 
 def test_the_loop() -> None:
@@ -150,6 +243,23 @@ def test_the_loop() -> None:
     text = watched(io.StringIO(), count=2)
     assert text.count("packets/s") == 4 and "\x1b" not in text
     assert watched(Terminal(), count=2).count(live.CLEAR) == 2
+
+
+def test_the_command_fails_when_all_that_were_named_are_gone(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_of_a_host(monkeypatch)
+    asked: list[live.Wanted] = []
+
+    def watch(wanted: live.Wanted, _: TextIO) -> Sequence[str]:
+        asked.append(wanted)
+        return ["eth0", "lan1"] if wanted.others is None else ()
+
+    monkeypatch.setattr(live, "watch", watch)
+    said = "rxlane: eth0, lan1: gone, and no other device was named to watch\n"
+    assert run(capsys, "map", "eth0", "--watch") == (1, "", said)
+    assert [link.name for link in asked[0].links] == ["eth0"]
+    assert run(capsys, "map", "--watch=1") == (0, "", "") and asked[1].others is not None
 
 
 def test_watch_is_of_the_running_host(capsys: Captured, tmp_path: Path) -> None:
@@ -222,15 +332,15 @@ def test_sources_and_files(tmp_path: Path) -> None:
     }
     sysfs, start = tree(tmp_path, files), host(rx=1)
     found = Counted(sysfs, {(2, 0): 5, (9, 0): 6}, {0: 8}).sample(start, start.links)
-    assert found.counts["eth0"] == Counts({0: 5}, 77, "netdev")
+    assert found.counts[2] == Counts({0: 5}, 77, "netdev")
     assert found.interrupts == {40: 7} and found.seconds == {2000: 2.0}
     found = Counted(sysfs, {(9, 0): 6}, {0: 8}).sample(start, start.links)
-    assert found.counts["eth0"] == Counts({0: 8}, 77, "driver")
+    assert found.counts[2] == Counts({0: 8}, 77, "driver")
     found = Counted(sysfs, {}, {}).sample(start, start.links)
-    assert found.counts["eth0"] == Counts({0: 77}, 77, "device")
+    assert found.counts[2] == Counts({0: 77}, 77, "device")
     several = host(rx=2)
     found = Counted(sysfs, {}, {}).sample(several, several.links)
-    assert found.counts["eth0"] == Counts({}, 77, None)
+    assert found.counts[2] == Counts({}, 77, None)
 
 
 def test_counters_that_became_others_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
