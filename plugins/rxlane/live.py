@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from os import terminal_size
 from typing import Protocol, TextIO
 
 from rxlane import rates
@@ -16,13 +19,17 @@ from rxlane.rates import Sample
 from rxlane.table import Style
 
 INTERVAL = 1.0  # seconds
-CLEAR = "\x1b[H\x1b[J"  # cursor home, erase to the end
+# Erase what is below the first line, then that one, with the cursor at home. Not all at once, which
+# terminals such as tmux take for a screen to be kept in the scrollback.
+CLEAR = "\x1b[2H\x1b[J\x1b[H\x1b[K"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """links: what to show. others: which of a host's links to show as well once they are there,
     None where links were named. count: intervals, 0 for no end. json: one object a line.
+    redraw: each interval takes the place of the one before, on a terminal.
     """
 
     links: Sequence[Link]
@@ -31,6 +38,7 @@ class Wanted:
     json: bool = False
     colour: bool = False
     unicode: bool = False
+    redraw: bool = False
 
 
 class Host(Protocol):
@@ -130,9 +138,6 @@ def watch(wanted: Wanted, out: TextIO) -> Sequence[str]:
 
 def loop(wanted: Wanted, out: TextIO, host: Host, sleep: Callable[[float], None]) -> Sequence[str]:
     """Every interval is observed anew: modes, threads and devices change while one looks."""
-    style = Style(wanted.colour, wanted.unicode)
-    # On a terminal each interval takes the place of the one before.
-    clear = CLEAR if out.isatty() and not wanted.json else ""
     watched = _Watched(wanted, host)
     first = watched.look()
     before = host.sample(first.snapshot, first.links)
@@ -141,14 +146,39 @@ def loop(wanted: Wanted, out: TextIO, host: Host, sleep: Callable[[float], None]
         sleep(INTERVAL)
         now = watched.look()
         after = host.sample(now.snapshot, now.links)
-        if wanted.json:
-            text = json.dumps(rates.plain(now.snapshot, now.links, before, after)) + "\n"
-        else:
-            text = rates.screen(now.snapshot, now.links, before, after, style, now.gone)
-            text = clear + text if clear or not shown else f"\n{text}"
-        out.write(text)
+        out.write(_page(wanted, now, before, after, not shown))
         out.flush()
         before, shown = after, shown + 1
         if wanted.others is None and not now.links:
             return now.gone
     return ()
+
+
+def _page(wanted: Wanted, now: _Look, before: Sample, after: Sample, first: bool) -> str:
+    """Return the text of one interval."""
+    if wanted.json:
+        return json.dumps(rates.plain(now.snapshot, now.links, before, after)) + "\n"
+    style = Style(wanted.colour, wanted.unicode)
+    text = rates.screen(now.snapshot, now.links, before, after, style, now.gone)
+    if not wanted.redraw:
+        return text if first else f"\n{text}"
+    several = len(now.links) + len(now.gone) > 1
+    remedy = "name devices to see the rest" if several else "a taller window shows the rest"
+    # The size is asked each time: windows change theirs.
+    return CLEAR + _fitted(text, shutil.get_terminal_size(), wanted.unicode, remedy)
+
+
+def _fitted(text: str, size: terminal_size, unicode: bool, remedy: str) -> str:
+    """Return what fits a terminal, whose last row the cursor has, with a line on what does not."""
+    lines = text.splitlines()
+    rows = [max(1, -(-len(_COLOUR.sub("", line)) // size.columns)) for line in lines]
+    room = max(1, size.lines - 1)
+    if sum(rows) <= room:
+        return text
+    kept = 0
+    while sum(rows[: kept + 1]) < room:
+        kept += 1
+    left = len(lines) - kept
+    dots = "\u2026" if unicode else "..."
+    more = f"{dots} {left} more line{'s' if left > 1 else ''}: {remedy}"
+    return "".join(f"{line}\n" for line in [*lines[:kept], more[: size.columns]])

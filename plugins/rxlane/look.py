@@ -89,7 +89,8 @@ def _watch(args: argparse.Namespace) -> int:
         raise RxlaneError(Kind.NO_DEVICE, NOTHING_SHOWN, remedy=NAME_THEM)
     colour, unicode = terminal(sys.stdout, os.environ, args.color)
     others = None if args.devices else _shown
-    wanted = live.Wanted(links, others, args.watch, args.json, colour, unicode)
+    redraw = sys.stdout.isatty() and knows_escapes(os.environ) and not args.json
+    wanted = live.Wanted(links, others, args.watch, args.json, colour, unicode, redraw)
     try:
         gone = live.watch(wanted, sys.stdout)
     except KeyboardInterrupt:
@@ -116,9 +117,14 @@ def terminal(stream: TextIO, environment: Mapping[str, str], colour: str) -> tup
     NO_COLOR as https://no-color.org has it.
     """
     person = stream.isatty()
-    able = environment.get("TERM", "dumb") != "dumb" and not environment.get("NO_COLOR")
+    able = knows_escapes(environment) and not environment.get("NO_COLOR")
     wide = _is_utf8(stream.encoding or "") and _is_utf8(_charset(environment))
     return colour == "always" or (colour == "auto" and person and able), person and wide
+
+
+def knows_escapes(environment: Mapping[str, str]) -> bool:
+    """Return whether TERM names a terminal that obeys escape codes."""
+    return environment.get("TERM", "") not in ("", "dumb")
 
 
 def _charset(environment: Mapping[str, str]) -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import shutil
 import struct
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +18,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from rxlane import counters, gstats, live, netdev, rates, table
+from rxlane import cli, counters, gstats, live, netdev, rates, table
 from rxlane import uapi as u
 from rxlane.marks import Place, places
 from rxlane.model import Link, Snapshot
@@ -242,7 +246,72 @@ def test_the_loop() -> None:
     }
     text = watched(io.StringIO(), count=2)
     assert text.count("packets/s") == 4 and "\x1b" not in text
-    assert watched(Terminal(), count=2).count(live.CLEAR) == 2
+    assert watched(io.StringIO(), count=2, redraw=True).count(live.CLEAR) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines", "unicode", "shown"),
+    [
+        (80, 5, True, ["eth0: ", "queue ", "rx0 ", "rx1 "]),
+        (80, 4, True, ["eth0: ", "queue ", "\u2026 2 more lines: a taller window shows the rest"]),
+        (80, 4, False, ["eth0: ", "queue ", "... 2 more lines: a taller window shows the rest"]),
+        (
+            42,
+            8,
+            True,
+            ["eth0: ", "queue ", "rx0 ", "\u2026 1 more line: "],
+        ),
+        (14, 2, True, ["\u2026 4 more lines"]),
+        (14, 1, True, ["\u2026 4 more lines"]),
+    ],
+)
+def test_no_more_is_shown_than_a_terminal_has_room_for(
+    columns: int, lines: int, unicode: bool, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([os.terminal_size((80, 24)), os.terminal_size((columns, lines))])
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: next(sizes))
+    wanted = live.Wanted([ETH0], count=2, redraw=True, colour=True, unicode=unicode)
+    _, (first, second) = changed({}, wanted)
+    assert first.startswith(live.CLEAR) and len(first.splitlines()) == 4
+    assert second.startswith(live.CLEAR)
+    found = re.sub(r"\x1b\[[0-9;]*[mHJK]", "", second).splitlines()
+    assert len(found) == len(shown)
+    assert all(map(str.startswith, found, shown)) and found[-1][:4] == shown[-1][:4]
+
+
+def test_devices_that_found_no_room_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 8)))
+    wanted = live.Wanted([ETH0, OTHER], count=1)
+    whole = changed({0: [ETH0, OTHER]}, wanted)[1][0]
+    _, (cut,) = changed({0: [ETH0, OTHER]}, replace(wanted, redraw=True))
+    more = "... 3 more lines: name devices to see the rest"
+    assert cut.removeprefix(live.CLEAR).splitlines() == [*whole.splitlines()[:6], more]
+
+
+@pytest.mark.parametrize(
+    ("term", "argv", "redraw"),
+    [
+        ("xterm", (), True),
+        ("dumb", ("--color", "always"), False),
+        ("", (), False),
+        (None, (), False),
+        ("xterm", ("--json",), False),
+    ],
+)
+def test_only_a_terminal_that_knows_escape_codes_is_drawn_anew(
+    term: str | None, argv: tuple[str, ...], redraw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_of_a_host(monkeypatch)
+    asked: list[live.Wanted] = []
+    monkeypatch.setattr(live, "watch", lambda wanted, _: asked.append(wanted))
+    if term is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", term)
+    for out, expected in ((Terminal(), redraw), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stdout", out)
+        assert cli.main(("map", "--watch=1", *argv)) == 0
+        assert asked.pop().redraw == expected
 
 
 def test_the_command_fails_when_all_that_were_named_are_gone(
