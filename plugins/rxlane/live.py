@@ -157,7 +157,7 @@ def loop(wanted: Wanted, out: TextIO, host: Host, sleep: Callable[[float], None]
 def _page(wanted: Wanted, now: _Look, before: Sample, after: Sample, first: bool) -> str:
     """Return the text of one interval."""
     if wanted.json:
-        return json.dumps(rates.plain(now.snapshot, now.links, before, after)) + "\n"
+        return json.dumps(rates.plain(now.snapshot, now.links, before, after, now.gone)) + "\n"
     style = Style(wanted.colour, wanted.unicode)
     text = rates.screen(now.snapshot, now.links, before, after, style, now.gone)
     if not wanted.redraw:

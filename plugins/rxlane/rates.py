@@ -16,7 +16,7 @@ from rxlane.model import Handled, Link, Snapshot
 from rxlane.table import MODE_WORDS, PLAIN, Style
 
 HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thread CPU")
-DOWN, GONE = "down", "gone"  # states of devices
+UP, DOWN, GONE = "up", "down", "gone"  # states of devices
 BAR = 10  # characters of a whole CPU
 SOURCE = {
     "netdev": "counted by queue (netdev)",
@@ -40,7 +40,7 @@ class Sample:
     """Counters at one moment, in seconds of a steady clock.
 
     counts: by the device's index, which outlives a rename. seconds: CPU time by pid. handled: of rx
-    threads, by the device's index and number.
+    threads, by the device's index and number. clock: the host's, in seconds since 1970.
     """
 
     at: float
@@ -48,6 +48,7 @@ class Sample:
     interrupts: Mapping[int, int]
     seconds: Mapping[int, float]
     handled: Mapping[tuple[int, int], Handled] = field(default_factory=dict)
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,7 @@ def screen(
     for link in (link for link in links if link.up):
         if lines:
             lines.append("")
-        counts = after.counts.get(link.ifindex, Counts({}, None, None))
-        lines.append(_head(link, before, after, counts, style))
+        lines.append(_head(link, before, after, style))
         found = rates(link, own[link.ifindex], before, after)
         rows = [HEADINGS, *(_row(rate) for rate in found)]
         lines += _table(rows, style)
@@ -131,12 +131,18 @@ def screen(
     return "\n".join(lines) + "\n"
 
 
-def _head(link: Link, before: Sample, after: Sample, counts: Counts, style: Style) -> str:
-    past = before.counts.get(link.ifindex)
-    rate = None
-    if past is not None and past.total is not None and counts.total is not None:
-        rate = _gain({0: past.total}, {0: counts.total}, 0, after.at - before.at)
-    return f"{_name(link.name, style)}: {number(rate)} packets/s, {SOURCE[counts.source]}"
+def _head(link: Link, before: Sample, after: Sample, style: Style) -> str:
+    rate, source = _of_device(link, before, after)
+    return f"{_name(link.name, style)}: {number(rate)} packets/s, {SOURCE[source]}"
+
+
+def _of_device(link: Link, before: Sample, after: Sample) -> tuple[float | None, str | None]:
+    """Return what a device received in a second, and where that is counted by queue (SOURCE)."""
+    nothing = Counts({}, None, None)
+    first, last = (one.counts.get(link.ifindex, nothing) for one in (before, after))
+    if first.total is None or last.total is None:
+        return None, last.source
+    return _gain({0: first.total}, {0: last.total}, 0, after.at - before.at), last.source
 
 
 def _name(device: str, style: Style) -> str:
@@ -177,9 +183,13 @@ def _table(rows: Sequence[tuple[str, ...]], style: Style) -> list[str]:
 
 
 def plain(
-    snapshot: Snapshot, links: Sequence[Link], before: Sample, after: Sample
+    snapshot: Snapshot,
+    links: Sequence[Link],
+    before: Sample,
+    after: Sample,
+    gone: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one interval for programs; what nobody counts is absent."""
+    """Return one interval for programs; what nobody counts is absent. gone: as of screen()."""
     own = by_link(snapshot)
     lanes = [
         present(
@@ -187,8 +197,8 @@ def plain(
                 "device": link.name,
                 "queue": rate.place.lane.queue.index,
                 "mode": rate.place.lane.polled,
-                "packets": rate.packets,
-                "interrupts": rate.interrupts,
+                "packets-per-second": rate.packets,
+                "interrupts-per-second": rate.interrupts,
                 "cpu": rate.cpu,
             }
         )
@@ -196,8 +206,28 @@ def plain(
         for rate in rates(link, own[link.ifindex], before, after)
     ]
     threads = [one for link in links for one in _helpers(link, before, after)]
-    found = {"seconds": after.at - before.at, "lanes": lanes}
+    devices = [*(_device(link, before, after) for link in links)]
+    devices += [{"name": name, "state": GONE} for name in gone]
+    found = {
+        "time": round(after.clock, 3),
+        "seconds": after.at - before.at,
+        "devices": devices,
+        "lanes": lanes,
+    }
     return found | ({"rx-threads": threads} if threads else {})
+
+
+def _device(link: Link, before: Sample, after: Sample) -> dict[str, Any]:
+    rate, source = _of_device(link, before, after)
+    return present(
+        {
+            "name": link.name,
+            "ifindex": link.ifindex,
+            "state": UP if link.up else DOWN,
+            "packets-per-second": rate,
+            "queues-counted-by": source,
+        }
+    )
 
 
 def _helpers(link: Link, before: Sample, after: Sample) -> Iterator[dict[str, Any]]:
@@ -212,8 +242,8 @@ def _helpers(link: Link, before: Sample, after: Sample) -> Iterator[dict[str, An
             {
                 "device": link.name,
                 "thread": helper.number,
-                "packets": packets,
-                "dropped": dropped,
+                "packets-per-second": packets,
+                "dropped-per-second": dropped,
                 "backlog": last.backlog,
                 "flows": last.flows,
                 "cpu": None if cpu is None else min(cpu, 1.0),

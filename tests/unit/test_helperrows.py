@@ -72,6 +72,7 @@ def test_the_map_of_a_second() -> None:
     ]
     plain = rates.plain(start, [link], first, last)["rx-threads"][1]
     assert plain == {
-        "device": "eth0", "thread": 1, "packets": 2000.0, "dropped": 10.0, "backlog": 5, "cpu": 0.5,
+        "device": "eth0", "thread": 1, "packets-per-second": 2000.0,
+        "dropped-per-second": 10.0, "backlog": 5, "cpu": 0.5,
     }  # fmt: skip
     assert "rx-threads" not in rates.plain(host(), host().links, first, last)

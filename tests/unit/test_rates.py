@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -237,16 +238,43 @@ def test_without_names_devices_come_and_go() -> None:
 
 def test_the_loop() -> None:
     rows = [json.loads(line) for line in watched(io.StringIO(), count=3, json=True).splitlines()]
-    assert [row["lanes"][0]["packets"] for row in rows] == [10.0] * 3
+    assert [row["lanes"][0]["packets-per-second"] for row in rows] == [10.0] * 3
     assert rows[0]["lanes"][1] == {
         "device": "eth0",
         "queue": 1,
         "mode": "busy-poll",
-        "packets": 0.0,
+        "packets-per-second": 0.0,
     }
     text = watched(io.StringIO(), count=2)
     assert text.count("packets/s") == 4 and "\x1b" not in text
     assert watched(io.StringIO(), count=2, redraw=True).count(live.CLEAR) == 2
+
+
+def test_devices_for_programs() -> None:
+    """Totals also where no queue is counted, and devices that have no lanes to show."""
+    row = {"rx": 2, "mode": "on"}
+    links = [{"name": "eth0", **row}, {"name": "eth1", **row, "up": False}]
+    start = synthetic.snapshot({"cpus": [{"count": 4}], "links": links})
+    first, last = (
+        Sample(at, {2: Counts({}, total, None)}, {}, {}, clock=1764203693.12345)
+        for at, total in ((5.0, 100), (7.0, 4100))
+    )
+    found = rates.plain(start, start.links, first, last, ["eth2"])
+    assert (found["time"], found["seconds"]) == (1764203693.123, 2.0)
+    assert found["devices"] == [
+        {"name": "eth0", "ifindex": 2, "state": "up", "packets-per-second": 2000.0},
+        {"name": "eth1", "ifindex": 3, "state": "down"},
+        {"name": "eth2", "state": "gone"},
+    ]
+    assert "packets-per-second" not in found["lanes"][0]
+    (one,) = rates.plain(host(), host().links, sample(0.0), sample(1.0, total=7))["devices"]
+    assert (one["packets-per-second"], one["queues-counted-by"]) == (7.0, "netdev")
+
+
+def test_programs_are_told_of_devices_that_are_gone() -> None:
+    ended, (_, last) = changed({2: []}, live.Wanted([ETH0], json=True))
+    assert ended == ["eth0"] and json.loads(last)["lanes"] == []
+    assert json.loads(last)["devices"] == [{"name": "eth0", "state": "gone"}]
 
 
 @pytest.mark.parametrize(
@@ -403,6 +431,7 @@ def test_sources_and_files(tmp_path: Path) -> None:
     found = Counted(sysfs, {(2, 0): 5, (9, 0): 6}, {0: 8}).sample(start, start.links)
     assert found.counts[2] == Counts({0: 5}, 77, "netdev")
     assert found.interrupts == {40: 7} and found.seconds == {2000: 2.0}
+    assert abs(found.clock - time.time()) < 60
     found = Counted(sysfs, {(9, 0): 6}, {0: 8}).sample(start, start.links)
     assert found.counts[2] == Counts({0: 8}, 77, "driver")
     found = Counted(sysfs, {}, {}).sample(start, start.links)
