@@ -91,12 +91,15 @@ class _Watched:
     def __init__(self, wanted: Wanted, host: Host) -> None:
         self._others, self._host = wanted.others, host
         self._names = {link.ifindex: link.name for link in wanted.links}
+        # Those that were looked at and are none to watch: a host may have thousands.
+        self._passed: set[int] = set()
 
     def look(self) -> _Look:
         names, snapshot = self._observe()
         found = {link.ifindex: link for link in snapshot.links}
         if self._others is not None:
             names |= {link.ifindex: link.name for link in self._others(snapshot)}
+            self._passed |= found.keys() - names.keys()
         gone = [name for index, name in names.items() if index not in found]
         # Where none was named, devices come and go, and it is said once of each that it went.
         keep = names if self._others is None else names.keys() & found.keys()
@@ -108,10 +111,11 @@ class _Watched:
         while True:
             present = self._host.names()
             names = _followed(self._names, present)
-            here = {name for index, name in names.items() if index in present}
-            snapshot = self._host.observe(here if self._others is None else {*present.values()})
+            known = present.keys() & names.keys()
+            new = present.keys() - self._passed if self._others is not None else known
+            snapshot = self._host.observe({present[index] for index in known | new})
             # Else one was renamed or removed meanwhile.
-            if {link.ifindex for link in snapshot.links}.issuperset(names.keys() & present.keys()):
+            if {link.ifindex for link in snapshot.links}.issuperset(known):
                 return names, snapshot
 
 

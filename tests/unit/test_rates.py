@@ -143,11 +143,13 @@ class Ticking:
         self.seconds = 0
         self.start = host()
         self.changes = changes
+        self.asked: list[set[str]] = []
 
     def names(self) -> Mapping[int, str]:
         return {link.ifindex: link.name for link in self._links()}
 
     def observe(self, names: Collection[str]) -> Snapshot:
+        self.asked.append({*names})
         links = tuple(link for link in self._links() if link.name in names)
         return replace(self.start, links=links)
 
@@ -234,6 +236,15 @@ def test_without_names_devices_come_and_go() -> None:
     assert ["eth1: " in text for text in shown] == [False, True, True, True, True, False]
     assert ["eth0: gone" in text for text in shown] == [False, False, True, False, False, False]
     assert shown[4:] == ["eth1: gone", "no device is left to show"]
+
+
+def test_without_names_what_is_not_shown_is_looked_at_once() -> None:
+    """A host may have thousands of them."""
+    lo = replace(ETH0, name="lo", ifindex=1, physical=False)
+    ticking = Ticking({0: [lo, ETH0], 2: [lo, ETH0, OTHER]})
+    wanted = live.Wanted([ETH0], lambda snapshot: [li for li in snapshot.links if li.physical], 2)
+    live.loop(wanted, io.StringIO(), ticking, ticking.sleep)
+    assert ticking.asked == [{"lo", "eth0"}, {"eth0"}, {"eth0", "eth1"}]
 
 
 def test_the_loop() -> None:
