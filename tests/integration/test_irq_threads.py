@@ -37,7 +37,9 @@ def thread_of(host: Host, irq: int) -> list[str]:
 
 def said_to_lack_it(host: Host) -> bool:
     """On a kernel without: a line for each queue of WORDS says so, and everything else is done."""
-    if switchable(host):
+    lacks = not switchable(host)
+    assert lacks == (host.kernel != OURS), f"{host.kernel} {'lacks' if lacks else 'has'} it"
+    if not lacks:
         return False
     plan = host.run("rxlane", "plan", *WORDS, host.vm.nic).stdout
     assert plan.count("irq-threaded unsupported: kernel has no threaded mode") == 3, plan
@@ -75,8 +77,6 @@ def test_queues_whose_interrupts_run_in_threads(guest: Host) -> None:
 @pytest.mark.kernels(OURS)
 def test_the_next_thread_is_not_given_ours(guest: Host) -> None:
     """The kernel gives the next thread what the last one had: that must be the original."""
-    if said_to_lack_it(guest):
-        return
     irq = irqs(guest)[1]
 
     def born() -> list[str]:
@@ -96,8 +96,6 @@ def test_the_next_thread_is_not_given_ours(guest: Host) -> None:
 @pytest.mark.kernels(OURS)
 def test_vm_host_without_threads_of_napis(guest: Host) -> None:
     """vm_host_threaded=off leaves the polls to the interrupts' threads, where there are such."""
-    if said_to_lack_it(guest):
-        return
     before, original = guest.settings(), guest.vm.read(VARIABLES)
     try:
         guest.vm.put(b"vm_host_threaded=off\n", VARIABLES)
