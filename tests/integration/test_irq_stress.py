@@ -28,6 +28,9 @@ SWITCHES, DISTURBANCES = 20_000 // PARTS, 200 // PARTS
 DISTURBERS = ("affinity", "scheduling", "link", "bind", "hotplug")
 # Without a packet for so long, in seconds of traffic, a queue is dead.
 MOST_QUIET_S = 1.0
+# Times that the observer has to have looked for that, three seconds each, in the calm between
+# disturbers that take the traffic away; these pause for most of a part, which takes minutes.
+LOOKS = 3
 # Packets a second. On the way down e1000e waits for its NAPI to be done, and lets the NIC of this
 # kind go on receiving meanwhile: with more than the debug kernel takes in, it waits for ever, in
 # any mode and without our series, and everybody who wants RTNL with it. virtio leaves more time for
@@ -64,6 +67,7 @@ def test_twenty_thousand_switches(machine: Guest, kind: str, part: int, igb: str
     machine.check_splats()
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == []
+    assert counts["observer"] >= LOOKS, "quiet queues were hardly looked for"
     assert outcome["quiet_s"] < MOST_QUIET_S
     assert counts["switches"] >= SWITCHES
     assert min(counts[role] for role in DISTURBERS) >= DISTURBANCES
