@@ -84,10 +84,14 @@ class Run:
 
 @dataclass
 class Report:
-    """lines: for people. missed: bars that were not met. figures: by name, for programs."""
+    """lines: for people. missed: bars that were not met. skipped: what was not measured, and why.
+
+    figures: by name, for programs.
+    """
 
     lines: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
 
     def figure(self, name: str, value: float, bar: float | None = None, unit: str = "") -> None:
@@ -195,7 +199,7 @@ def main_table(report: Report, args: argparse.Namespace, state: Path, base: Path
     most = max(r[name].memory for r in rounds for name in ("apply", "again", "undo"))
     report.figure("memory", most, MEMORY, " KB")
     if calls is None:
-        report.lines.append("SKIPPED system calls: no strace here")
+        report.skipped.append("system calls: no strace here")
     else:
         report.figure("system calls a queue", calls["total"] / (args.devices * QUEUES), CALLS)
         report.figure("programs started", calls["execve"], STARTED)
@@ -280,7 +284,7 @@ def tuned(report: Report, args: argparse.Namespace, base: Path, version: str) ->
                 c_on, c_off = (space.inside([str(base), way]).wall for way in ("on", "off"))
                 found.append((on / c_on, off / c_off))
     except NoPeer as why:
-        report.lines.append(f"SKIPPED {name}: {why}")
+        report.skipped.append(f"{name}: {why}")
         return
     for what, at in (("apply", 0), ("undo", 1)):
         value = median(one[at] for one in found)
@@ -303,7 +307,7 @@ def netutils(report: Report, args: argparse.Namespace, state: Path) -> None:
                 found.append(theirs / mine)
     except (NoPeer, subprocess.CalledProcessError) as why:
         said = getattr(why, "output", None) or str(why).encode()
-        report.lines.append(f"SKIPPED {name}: {said.decode().strip().splitlines()[-1]}")
+        report.skipped.append(f"{name}: {said.decode().strip().splitlines()[-1]}")
         return
     report.figure(f"{name}, RPS of {SCRIPTED} devices, times ours", median(found))
 
@@ -353,8 +357,11 @@ def main(argv: list[str]) -> int:
     load, _, _ = os.getloadavg()
     print(f"Cost of {args.devices} veths of {QUEUES} queues, kernel {os.uname().release},"
           f" {os.cpu_count()} CPUs, load {load:.1f}, {args.rounds} rounds")  # fmt: skip
-    print("\n".join([*report.lines, *(f"MISSED {line}" for line in report.missed)]))
-    return 1 if report.missed else 0
+    skipped = [f"SKIPPED {line}" for line in report.skipped]
+    print("\n".join([*report.lines, *skipped, *(f"MISSED {line}" for line in report.missed)]))
+    if report.missed:
+        return 1
+    return 3 if report.skipped and os.environ.get("RXLANE_STRICT") == "1" else 0
 
 
 if __name__ == "__main__":

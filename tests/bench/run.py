@@ -110,6 +110,8 @@ def table_goodput(bench: Bench, args: argparse.Namespace, report: Report) -> Non
             for curve in curves
             if curve.mode is Mode.NICE10 and curve.worst < goodput.FLOOR
         ]
+    # Without overload the curves show nothing.
+    report.missed += [f"goodput {line}" for line in bench.unfilled]
     trips = goodput.low_load(bench, args.rounds, say)
     show(f"Round trips at low load, one every {goodput.GAP_US} µs", tables.trip_table(trips))
     report.results["goodput"] = {**results, "trips": tables.plain(trips)}
@@ -160,6 +162,9 @@ def measure_all(guest: Guest, names: list[str], args: argparse.Namespace, report
         for name in names:
             start = time.monotonic()
             FLOODS[name](bench, args, report)
+            for line in bench.unfilled:
+                say(f"table {name}: {line}")
+            bench.unfilled.clear()
             say(f"table {name}: {time.monotonic() - start:.0f} s")
             guest.check_splats()
     return True

@@ -19,6 +19,8 @@ SEED_TABLE = Path(__file__).with_name("seed000.txt")
 MTU = 1500
 HEADERS = 28  # IPv4 and UDP
 FACTOR = 3.0
+# The part of what is offered that threaded mode must bring: many times nothing is no gain.
+LEAST = 0.02
 SEARCH_START = 2000.0  # messages a second
 SEARCH_MS = 1000
 A_AND_B = (Mode.SOFTIRQ, Mode.THREADED)
@@ -69,7 +71,7 @@ class FloodRow:
 
     @property
     def holds(self) -> bool:
-        return self.gain.median >= FACTOR
+        return self.gain.median >= FACTOR and self.threaded.median >= LEAST * self.offered
 
 
 @dataclass(frozen=True)

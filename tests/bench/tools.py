@@ -17,6 +17,7 @@ Packaged tools that were weighed, and why they do not do this job:
 import subprocess
 from pathlib import Path
 
+from lab.cache import digest
 from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent / "tools"
@@ -29,16 +30,22 @@ class ToolBuildFailed(Exception):
 
 
 def build_tool(name: str, folder: Path = BUILD / "bench") -> Path:
-    """The tool's binary, compiled when a source is newer than it. Raises ToolBuildFailed."""
+    """The tool's binary, compiled anew unless it is of the same sources, words and compiler.
+
+    Raises ToolBuildFailed.
+    """
     source, target = SOURCES / f"{name}.c", folder / name
-    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
-    if target.exists() and target.stat().st_mtime > newest:
+    argv = ["gcc", *FLAGS, "-o", str(target), str(source), "-lm"]
+    compiler = subprocess.run(["gcc", "--version"], capture_output=True, check=True).stdout
+    texts = (path.read_bytes() for path in sorted((source, *SOURCES.glob("*.h"))))
+    stamp, made_of = folder / f".{name}", digest([*FLAGS, compiler, *texts])
+    if target.exists() and stamp.exists() and stamp.read_text() == made_of:
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    argv = ["gcc", *FLAGS, "-o", str(target), str(source), "-lm"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ToolBuildFailed(f"{' '.join(argv)}:\n{done.stderr}")
+    stamp.write_text(made_of)
     return target
 
 

@@ -65,11 +65,27 @@ def test_peers_that_cannot_run_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path
     report, args = Report(), Namespace(rounds=1)
     cost.tuned(report, args, tmp_path, "2.25.1-1")
     cost.netutils(report, args, tmp_path)
-    assert report.lines == [
-        "SKIPPED tuned-2.25.1-1: no mirror is reached",
-        "SKIPPED netutils-linux 2.7.11: no mirror is reached",
+    assert report.skipped == [
+        "tuned-2.25.1-1: no mirror is reached",
+        "netutils-linux 2.7.11: no mirror is reached",
     ]
-    assert report.figures == {} and report.missed == []
+    assert report.figures == {} and report.missed == report.lines == []
+
+
+def test_a_bar_without_a_figure_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of system calls where there is no strace."""
+    report = Report(skipped=["system calls: no strace here"])
+    monkeypatch.setattr(cost, "measure", lambda _args: report)
+    monkeypatch.setattr(cost, "OUT", tmp_path / "cost.json")
+    monkeypatch.delenv("RXLANE_STRICT", raising=False)
+    assert cost.main([]) == 0
+    assert "SKIPPED system calls: no strace here" in capsys.readouterr().out
+    monkeypatch.setenv("RXLANE_STRICT", "1")
+    assert cost.main([]) == 3
+    report.missed.append("undo: 0.9, not 0.8")
+    assert cost.main([]) == 1
 
 
 def test_packages_that_nobody_offers_are_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import latency, latency_tables
-from bench.bases import LIMIT, OURS, STOCK, BaseRow, bar
+from bench import bases, latency, latency_tables
+from bench.bases import LIMIT, OURS, STOCK, BaseRow
 from bench.latency import check
 from bench.placement import set_short_slice
 from bench.report import Report
@@ -124,6 +124,16 @@ def test_bars_are_geometric_means() -> None:
     assert found["UDPp50"].holds and not found["UDPp5"].holds
 
 
+@pytest.mark.parametrize(("received", "holds"), [(90, True), (89, False), (1, False)])
+@pytest.mark.parametrize("polling", [Polling.INTERRUPTS, Polling.BUSY])
+def test_requests_have_to_be_answered(polling: Polling, received: int, holds: bool) -> None:
+    """Of one pair, by one of the two ways that are compared; all others were."""
+    rows = [row(transport, 0.5) for transport in Transport]
+    rows[1].read[polling][:] = [dataclasses.replace(one(0.5), received=received)] * 3
+    *ratios, last = bars(rows)
+    assert len(ratios) == 4 and last.holds == holds
+
+
 def test_missed_bar_is_reported() -> None:
     report = Report({})
     check(Bar("p5", 0.7, 0.8), "003", report)
@@ -149,8 +159,12 @@ def test_kernels_are_compared_by_p50() -> None:
     pair: Pair = seed_pairs(quick=False)[0]
     rows = [BaseRow(pair, Transport.XDP, {OURS: [one(1.0)], STOCK: [one(2.0)]}),
             BaseRow(pair, Transport.UDP, {OURS: [one(2.4)], STOCK: [one(1.0)]})]  # fmt: skip
-    assert bar(rows).value == pytest.approx(1.2**0.5)
-    assert bar(rows).holds == (1.2**0.5 <= LIMIT)
+    middle, all_answered = bases.bars(rows)
+    assert middle.value == pytest.approx(1.2**0.5)
+    assert middle.holds == (1.2**0.5 <= LIMIT)
+    assert all_answered.holds
+    rows[1].read[OURS][0] = dataclasses.replace(one(2.4), received=89)
+    assert not bases.bars(rows)[1].holds
     assert "0.50 (0.50..0.50)" in latency_tables.base_table(rows)
 
 
@@ -202,7 +216,7 @@ def test_table_bases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = Report({})
     latency.table_bases([KERNEL, KERNEL], False, None, report)
     assert report.missed == []
-    assert report.results["bases"]["bar"]["value"] == pytest.approx(1.0)
+    assert report.results["bases"]["bars"][0]["value"] == pytest.approx(1.0)
     assert all(len(row["read"][OURS]) == 5 for row in report.results["bases"]["rows"])
 
 

@@ -1,16 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The pure parts of the table of seed 002."""
 
+import runpy
 from typing import Any
 
 import pytest
 
 from bench import tables
-from bench.seed002 import WAYS, NothingArrived, Seen, Way, rows, seen
+from bench.seed002 import SCRIPT, WAYS, NothingArrived, Seen, Way, rows, seen
 
 TOLD: dict[str, Any] = {"forwarded": 4000, "taken": 5000, "bytes": 256000, "ipis": 40,
                         "busy": [1.0, 0.5], "packets": 4000, "batches": 100, "wakeups": 20,
                         "seconds": 2.0}  # fmt: skip
+
+
+INTERRUPTS = """           CPU0       CPU1
+ 24:        900          0   PCI-MSIX-0000:00:02.0   1-edge      virtio0-input.0
+RES:          3          4   Rescheduling interrupts
+CAL:         10          0   Function call interrupts
+TLB:        100        100   TLB shootdowns
+"""
+
+
+def test_ipis_are_those_of_two_rows() -> None:
+    assert runpy.run_path(str(SCRIPT))["ipis"](INTERRUPTS) == 17
+
+
+@pytest.mark.parametrize("row", ["RES:", "CAL:"])
+def test_without_a_row_no_ipis_are_counted(row: str) -> None:
+    with pytest.raises(LookupError, match=f"/proc/interrupts has no row {row}"):
+        runpy.run_path(str(SCRIPT))["ipis"](INTERRUPTS.replace(row, "XYZ:"))
 
 
 def test_what_a_window_tells() -> None:

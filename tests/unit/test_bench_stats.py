@@ -69,6 +69,7 @@ class Saturable(Bench):
         self.most = most
         self.inside = 0
         self.modes: list[Mode] = []
+        self.unfilled = []
 
     def set_mode(self, mode: Mode) -> None:
         self.modes.append(mode)
@@ -85,8 +86,10 @@ class Saturable(Bench):
 def test_full_flood_is_the_lowest_that_is_not_taken_in(most: int, full: int) -> None:
     guest = Saturable(most)
     assert guest.full_rate(25, 64) == full
-    assert guest.modes == [Mode.SOFTIRQ]
+    assert guest.modes == [Mode.SOFTIRQ] and guest.unfilled == []
 
 
 def test_a_guest_that_takes_in_all_gets_the_highest_rate() -> None:
-    assert Saturable(1_000_000).full_rate(25, 64) == FLOOD_RATES[-1]
+    guest = Saturable(1_000_000)
+    assert guest.full_rate(25, 64) == FLOOD_RATES[-1]
+    assert len(guest.unfilled) == 1 and guest.unfilled[0].startswith("25 flows × 64 bytes: ")

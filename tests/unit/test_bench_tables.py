@@ -25,7 +25,7 @@ def flat(value: float) -> Summary:
 
 
 def flood_row(gain: float) -> FloodRow:
-    return FloodRow(SEED, flat(1000.0), flat(1000.0 * gain), Ratio(gain, gain, gain), 4e5)
+    return FloodRow(SEED, flat(10_000.0), flat(10_000.0 * gain), Ratio(gain, gain, gain), 4e5)
 
 
 def test_seed_table_is_whole() -> None:
@@ -149,6 +149,7 @@ def test_tables_of_the_other_kinds() -> None:
 def test_infinite_ratio_in_text_and_json() -> None:
     row = FloodRow(SEED, flat(0.0), flat(1.0), Ratio(math.inf, math.inf, math.inf), 4e5)
     assert "softirq 0" in tables.flood_table([row])
+    assert not row.holds, "many times nothing"
     found = json.loads(json.dumps(tables.plain({"rows": [row], "mode": Mode.NICE10})))
     assert found["rows"][0]["gain"]["median"] is None
     assert found["mode"] == "nice10"

@@ -150,6 +150,16 @@ def test_second_build_is_no_build(built: dict[str, Path]) -> None:
     assert {name: (folder / name).stat().st_mtime_ns for name in NAMES} == before
 
 
+def test_other_words_for_the_compiler_build_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.c").write_text("int main(void) { return CODE; }\n")
+    monkeypatch.setattr("bench.tools.SOURCES", tmp_path)
+    for code in (3, 4):
+        monkeypatch.setattr("bench.tools.FLAGS", (f"-DCODE={code}",))
+        assert run(build_tool("one", tmp_path)).returncode == code
+
+
 def test_broken_source_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.c").write_text("int main(void) { return undeclared; }\n")
     (tmp_path / "common.h").write_text("")

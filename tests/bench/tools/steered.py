@@ -34,9 +34,12 @@ def steer(dev: Path, mode: str, cpus: list[int]) -> None:
             os.sched_setaffinity(int((dev / f"rx_thread/{number}/pid").read_text()), {cpu})
 
 
-def ipis() -> int:
-    rows = (line.split() for line in Path("/proc/interrupts").read_text().splitlines())
-    return sum(int(n) for row in rows if row[0] in IPIS for n in row[1:] if n.isdigit())
+def ipis(table: str) -> int:
+    """Of /proc/interrupts. LookupError without one of the rows: nothing was counted then."""
+    counts = {row[0]: row[1:] for line in table.splitlines() if (row := line.split())}
+    if missing := [name for name in IPIS if name not in counts]:
+        raise LookupError(f"/proc/interrupts has no row {', '.join(missing)}")
+    return sum(int(n) for name in IPIS for n in counts[name] if n.isdigit())
 
 
 def busy() -> list[int]:
@@ -56,7 +59,7 @@ def look(pairs: list[tuple[Path, Path]]) -> dict[str, int]:
         "forwarded": sum(statistic(out, "tx_packets") for _dev, out in pairs),
         "bytes": sum(statistic(out, "tx_bytes") for _dev, out in pairs),
         "taken": sum(statistic(dev, "rx_packets") for dev, _out in pairs),
-        "ipis": ipis(),
+        "ipis": ipis(Path("/proc/interrupts").read_text()),
         **{name: sum(int((t / name).read_text()) for t in threads) for name in THREAD},
     }
 
@@ -83,6 +86,6 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except OSError as error:
+    except (OSError, LookupError) as error:
         print(f"steered.py: {error}", file=sys.stderr)
         sys.exit(1)
