@@ -90,6 +90,7 @@ def ip(version: str, flavour: str) -> Path:
     """The ``ip`` of a version: stock, or patched and built by gcc, by clang or with sanitizers."""
     compiler = COMPILERS[flavour]
     parts = [
+        Path(__file__).read_text(),
         tarball(version).name,
         *make_words(flavour),
         *compiler,
