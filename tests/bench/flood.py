@@ -227,7 +227,9 @@ class Bench:
             if self.taken_in() - before < TAKEN * sent:
                 return rate
         most = FLOOD_RATES[-1]
-        self.unfilled.append(f"{flows} flows × {size} bytes: {most} messages/s do not fill the guest")
+        self.unfilled.append(
+            f"{flows} flows × {size} bytes: {most} messages/s do not fill the guest"
+        )
         return most
 
     def idle_spin(self, window_ms: int = WINDOW_MS) -> float:

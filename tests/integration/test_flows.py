@@ -88,5 +88,5 @@ def test_share_on_the_applications_cpu(host: Host) -> None:
         assert found["packets"] >= RATE * SECONDS / 4
         assert found["late"] == 0, "a flow was delivered out of order"
     assert shares["RFS"] >= 0.95
-    # 64 flows over eight CPUs by their hash: one in eight, give or take two standard deviations.
-    assert 1 / CPUS - 0.083 <= shares["RPS"] <= 1 / CPUS + 0.083
+    # 64 flows over eight CPUs by their hash: one in eight, give or take three standard deviations.
+    assert 1 / CPUS - 0.124 <= shares["RPS"] <= 1 / CPUS + 0.124

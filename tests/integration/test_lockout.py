@@ -6,7 +6,6 @@ applied with a timeout and confirmed by nobody; after the timeout and five secon
 login by ssh must have come through.
 """
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import DEBS, KERNELS, OURS, READER, Host
+from conftest import DEBS, KERNELS, OURS, READER, Host, differing
 from lab import apt
 from lab.machine import GuestSpec
 from lab.rootfs import SUITE
@@ -63,6 +62,9 @@ WAYS = {
     "interrupts and threads under a real-time hog": way("fifo", irq_cpus=CPU, **ON_CPU),
     "RPS to a CPU with a real-time hog": way("fifo", rps=CPU),
     "RFS and sending by the receiving queue": way("other", rfs="auto", rps=CPU, xps="rxqs"),
+    "helper threads under a real-time hog": way(
+        "fifo", rx_threads=1, rx_thread_cpus=CPU, rps="off", rfs="off"
+    ),
     "kernel workers under a real-time hog": way("fifo", workqueue_cpus=CPU, irq_cpus=CPU),
     "one pair of queues": way(channels=1),
     "one pair of queues that polls once a second": way(channels=1, threaded="on", **NEVER),
@@ -126,15 +128,10 @@ def door(debs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator
         vm.check_splats()
 
 
-def settings_file(host: Host) -> dict[str, object]:
-    found: dict[str, object] = json.loads(host.run("python3", "/root/reader.py").stdout)
-    return found
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_ssh_is_back(door: Door, name: str) -> None:
     host, chosen = door.host, WAYS[name]
-    before = settings_file(host)
+    before = host.settings()
     words = [f"--option={option}={value}" for option, value in chosen.options.items()]
     said = host.run("rxlane", "apply", "--confirm", str(TIMEOUT), *words, host.vm.nic)
     applied = time.monotonic()
@@ -156,5 +153,5 @@ def test_ssh_is_back(door: Door, name: str) -> None:
     print(f"\n{name}: {said.stdout.splitlines()[0]}; ssh {'shut' if shut else 'slow or open'},"
           f" back after {took:.1f} s")  # fmt: skip
     assert back and took <= TIMEOUT + GRACE
-    after = settings_file(host)
-    assert {k: (before.get(k), after.get(k)) for k in before if before[k] != after.get(k)} == {}
+    after = host.settings()
+    assert differing(before, after) == {}
