@@ -246,7 +246,7 @@ def test_tuned_keeps_the_profile(guest: Host) -> None:
         guest.run("tuned-adm", "off", timeout=180)
     assert differing(before, guest.settings()) == {}
     late = {n: f for n, f in found.items() if f["seconds"] is None}
-    assert late == {}
+    assert late == {} and any(f["lost"] for f in found.values())
 
 
 @pytest.mark.kernels(OURS)

@@ -102,12 +102,14 @@ def test_killed_while_applying(guest: Host) -> None:
     """SIGKILL after a random part of an apply's time; rollback brings everything back."""
     chance = random.Random(7)
     before = guest.settings()
-    whole = seconds_of_an_apply(guest)
+    whole, killed = seconds_of_an_apply(guest), 0
     for round_ in range(KILLS):
         after = f"{chance.uniform(0.1, 1.0) * whole:.2f}"
-        guest.run("timeout", "--signal=KILL", after, "rxlane", "apply", *WORDS, check=False)
+        words = ("timeout", "--signal=KILL", after, "rxlane", "apply", *WORDS)
+        killed += guest.run(*words, check=False).rc == 128 + signal.SIGKILL
         guest.run("rxlane", "rollback")
         assert differing(before, guest.settings()) == {}, f"round {round_}, killed after {after} s"
+    assert killed >= KILLS / 2, f"{killed} of {KILLS} ended before their time"
 
 
 def seconds_of_an_apply(guest: Host) -> float:
