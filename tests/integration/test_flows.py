@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,10 @@ pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).parent / "guest" / "flows.py"
 FLOWS, PORT, CPUS, SECONDS = 64, 7000, 8, 8
+# 64 flows over eight CPUs by their hash: in less than one run of 10,000 more than 20 of them are on
+# their application's CPU, more than 23 on any one, or all on fewer than seven.
+MOST_HERE, MOST_ON_ONE, FEWEST_CPUS = 20 / FLOWS, 23 / FLOWS, 7
+SLACK = 1.5 / FLOWS  # applications start one after another, so flows do not have equal packets
 RATE = 800  # packets a second of all flows together: an emulated guest takes in every one
 # Bound to the ports that the guest's sockets are connected to, one for each flow.
 SENDER = f"""
@@ -61,7 +66,7 @@ def host(debs: list[Path]) -> Iterator[Host]:
         vm.check_splats()
 
 
-def received(host: Host, options: tuple[str, ...]) -> dict[str, int]:
+def received(host: Host, options: tuple[str, ...]) -> dict[str, Any]:
     """What the applications saw while the host sent; the layout goes afterwards."""
     words = [f"--option={option}" for option in options]
     host.run("rxlane", "apply", *words, host.vm.nic)
@@ -69,7 +74,7 @@ def received(host: Host, options: tuple[str, ...]) -> dict[str, int]:
     sender = subprocess.Popen(inside)
     try:
         argv = ("python3", "/root/flows.py", "10.77.0.1", str(PORT), str(FLOWS), str(SECONDS))
-        found: dict[str, int] = json.loads(host.run(*argv, timeout=120).stdout)
+        found: dict[str, Any] = json.loads(host.run(*argv, timeout=120).stdout)
     finally:
         sender.kill()
         sender.wait()
@@ -78,15 +83,18 @@ def received(host: Host, options: tuple[str, ...]) -> dict[str, int]:
 
 
 def test_share_on_the_applications_cpu(host: Host) -> None:
-    shares = {}
+    shares, on = {}, {}
     for name, options in WAYS.items():
         found = received(host, options)
         shares[name] = found["here"] / found["packets"]
+        on[name] = {cpu: count / found["packets"] for cpu, count in found["on"].items()}
         print(f"\n{name}: {found['packets']} packets of {FLOWS} flows, {shares[name]:.1%} on the"
-              f" application's CPU, {found['late']} late, {found['lost']} lost")  # fmt: skip
+              f" application's CPU, {found['late']} late, {found['lost']} lost,"
+              f" by CPU {on[name]}")  # fmt: skip
         assert found["cpus"] == CPUS
         assert found["packets"] >= RATE * SECONDS / 4
         assert found["late"] == 0, "a flow was delivered out of order"
     assert shares["RFS"] >= 0.95
-    # 64 flows over eight CPUs by their hash: one in eight, give or take three standard deviations.
-    assert 1 / CPUS - 0.124 <= shares["RPS"] <= 1 / CPUS + 0.124
+    assert shares["RPS"] <= MOST_HERE + SLACK
+    assert max(on["RPS"].values()) <= MOST_ON_ONE + SLACK
+    assert len(on["RPS"]) >= FEWEST_CPUS

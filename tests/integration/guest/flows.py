@@ -6,8 +6,8 @@
 
 An application process is bound to each CPU and has the flows whose number leaves that remainder.
 For each datagram the kernel is asked on which CPU it was processed (SO_INCOMING_CPU), and its
-number is compared with the one before. Sockets are connected: RFS learns where a flow's
-application runs from such.
+number is compared with the one before; "on" has the datagrams by that CPU. Sockets are connected:
+RFS learns where a flow's application runs from such.
 """
 
 import json
@@ -16,12 +16,15 @@ import selectors
 import socket
 import sys
 import time
+from collections import Counter
 
 SO_INCOMING_CPU = 49  # include/uapi/asm-generic/socket.h
 PORT_OF_SENDER = 20000  # and upwards, one for each flow
 
 
-def receive(cpu: int, host: str, ports: list[int], first: int, seconds: float) -> dict[str, int]:
+def receive(
+    cpu: int, host: str, ports: list[int], first: int, seconds: float
+) -> dict[str, Counter[str]]:
     os.sched_setaffinity(0, {cpu})
     selector = selectors.DefaultSelector()
     for port in ports:
@@ -29,7 +32,8 @@ def receive(cpu: int, host: str, ports: list[int], first: int, seconds: float) -
         sock.bind(("0.0.0.0", port))
         sock.connect((host, PORT_OF_SENDER + port - first))
         selector.register(sock, selectors.EVENT_READ, [0])
-    found = {"packets": 0, "here": 0, "late": 0, "lost": 0}
+    found: Counter[str] = Counter(packets=0, here=0, late=0, lost=0)
+    on: Counter[str] = Counter()
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         for key, _ in selector.select(left):
@@ -37,14 +41,16 @@ def receive(cpu: int, host: str, ports: list[int], first: int, seconds: float) -
             assert isinstance(ready, socket.socket)
             number = int.from_bytes(ready.recv(64)[:8], "big")
             found["packets"] += 1
-            found["here"] += ready.getsockopt(socket.SOL_SOCKET, SO_INCOMING_CPU) == cpu
+            at = ready.getsockopt(socket.SOL_SOCKET, SO_INCOMING_CPU)
+            on[str(at)] += 1
+            found["here"] += at == cpu
             last = key.data[0] or number - 1  # the sender was there first
             if number <= last:
                 found["late"] += 1
             else:
                 found["lost"] += number - last - 1
                 key.data[0] = number
-    return found
+    return {"all": found, "on": on}
 
 
 def main() -> int:
@@ -65,7 +71,12 @@ def main() -> int:
         os.close(writer)
         readers.append(reader)
     rows = [json.loads(os.read(reader, 4096)) for reader in readers]
-    print(json.dumps({"cpus": len(cpus)} | {k: sum(row[k] for row in rows) for k in rows[0]}))
+    on: Counter[str] = Counter()
+    for row in rows:
+        on.update(row["on"])
+    counts = [row["all"] for row in rows]
+    told = {name: sum(one[name] for one in counts) for name in counts[0]}
+    print(json.dumps({"cpus": len(cpus), "on": on} | told))
     return 0
 
 
