@@ -105,4 +105,6 @@ def test_two_builds_are_equal_bit_by_bit(script: str, kind: str, tmp_path: Path)
     force = ["--force"] if kind == "deb" else []
     run([TREE / "packaging" / script, "--output", tmp_path, *force])
     second = {path.name: path.read_bytes() for path in tmp_path.glob(f"*.{kind}")}
-    assert second and second == {name: first[name] for name in second}
+    of_kind = {"deb": "{}_[0-9]*.deb", "rpm": "{}-[0-9]*.noarch.rpm"}[kind]
+    assert [name for name in NAMES if not list(tmp_path.glob(of_kind.format(name)))] == []
+    assert second == {name: first[name] for name in second}
