@@ -79,11 +79,11 @@ WAYS = {
 
 @dataclass
 class Door:
-    """The guest, and the key to it."""
+    """The guest, the key to it, and by way whether a login failed before the timeout."""
 
     host: Host
     key: Path
-    tried: list[float] = field(default_factory=list)
+    shut: dict[str, bool] = field(default_factory=dict)
 
     def knock(self, patience: float) -> bool:
         """Log in anew by ssh; False when that took too long."""
@@ -126,6 +126,8 @@ def door(debs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator
             assert time.monotonic() < end, host.run("journalctl", "-u", "door").stdout
         yield opened
         vm.check_splats()
+        if opened.shut.keys() == WAYS.keys():
+            assert any(opened.shut.values()), "no way shut ssh, so none has shown anything"
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -142,7 +144,7 @@ def test_ssh_is_back(door: Door, name: str) -> None:
             host.run("systemd-run", "--quiet", f"--unit=hog{number}", *loop)
         if chosen.then:
             host.run("sh", "-c", chosen.then)
-        shut = not door.knock(2)
+        door.shut[name] = shut = not door.knock(2)
         time.sleep(max(0.0, applied + TIMEOUT - time.monotonic()))
         while not (back := door.knock(2)) and time.monotonic() < applied + 6 * TIMEOUT:
             time.sleep(0.1)
