@@ -55,7 +55,11 @@ def test_stock_gets_stuck() -> None:
 
 
 def test_nothing_is_found_by_igb_either(igb: str) -> None:
-    """As the faults that are looked for with igb are, on the kernel without them."""
+    """As the faults that are looked for with igb are, on the kernel without them.
+
+    Quiet queues are not counted: igb hashes UDP by the addresses alone unless it is told otherwise
+    (igb_setup_mrqc()), so that all of the flood comes in by one of them.
+    """
     if igb:
         missing(igb)
     spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048, igb=True)
@@ -63,7 +67,8 @@ def test_nothing_is_found_by_igb_either(igb: str) -> None:
         outcome = stress(vm, SCRIPT, FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S, "igb")
         vm.check_leaks()
         vm.check_splats()
-    assert outcome["stuck"] == {} and outcome["faults"] == []
+    others = [fault for fault in outcome["faults"] if not fault.endswith(" is quiet")]
+    assert outcome["stuck"] == {} and others == []
 
 
 @pytest.mark.parametrize("fault", UNDONE)
