@@ -50,8 +50,8 @@ class Counters:
             (link.ifindex, helper.number): helpers.handled(self._sysfs, link.name, helper.number)
             for link, helper in aside
         }
-        now = time.monotonic(), counts, self._interrupts(irqs), seconds, handled
-        return Sample(*now, clock=time.time())
+        at, interrupts = time.monotonic(), self._interrupts(irqs)
+        return Sample(at, counts, interrupts, seconds, handled, time.time())
 
     def _counts(self, link: Link, own: Mapping[int, int] | None) -> Counts:
         """Take the queues' counts from the kernel, else the driver, else the device's own."""

@@ -70,6 +70,10 @@ def _gain(
     return (after[key] - before[key]) / span
 
 
+def _counts(link: Link, at: Sample) -> Counts:
+    return at.counts.get(link.ifindex, Counts({}, None, None))
+
+
 def by_link(snapshot: Snapshot) -> Mapping[int, Sequence[Place]]:
     """Return the lanes of each link by its index: looked for once, however many links there are."""
     found: dict[int, list[Place]] = {link.ifindex: [] for link in snapshot.links}
@@ -81,8 +85,7 @@ def by_link(snapshot: Snapshot) -> Mapping[int, Sequence[Place]]:
 def rates(link: Link, own: Iterable[Place], before: Sample, after: Sample) -> Iterator[Rate]:
     """Yield the rates of a link's own lanes; queues that share a NAPI are counted together."""
     span = after.at - before.at
-    first = before.counts.get(link.ifindex, Counts({}, None, None))
-    last = after.counts.get(link.ifindex, Counts({}, None, None))
+    first, last = _counts(link, before), _counts(link, after)
     sharing: dict[int | None, list[int]] = {}
     for queue in link.queues_of("rx"):
         sharing.setdefault(queue.napi_id, []).append(queue.index)
@@ -138,8 +141,7 @@ def _head(link: Link, before: Sample, after: Sample, style: Style) -> str:
 
 def _of_device(link: Link, before: Sample, after: Sample) -> tuple[float | None, str | None]:
     """Return what a device received in a second, and where that is counted by queue (SOURCE)."""
-    nothing = Counts({}, None, None)
-    first, last = (one.counts.get(link.ifindex, nothing) for one in (before, after))
+    first, last = _counts(link, before), _counts(link, after)
     if first.total is None or last.total is None:
         return None, last.source
     return _gain({0: first.total}, {0: last.total}, 0, after.at - before.at), last.source
