@@ -2,6 +2,7 @@
 """What the kernel's selftests print, and those of interrupts."""
 
 import re
+from collections.abc import Iterable
 
 Results = dict[str, str]
 SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/irq"
@@ -12,10 +13,16 @@ MODULE = {"refused", "values", "capability", "switch", "kept", "affinity", "late
 
 def results(text: str) -> Results:
     """{case: "ok" or "not ok", and the comment} of TAP; of a case told twice what is worse."""
+    found = re.findall(r"^((?:not )?ok) \d+ (\S+)(.*)$", text, re.M)
+    return worst(((name, f"{outcome}{comment}") for outcome, name, comment in found), "ok")
+
+
+def worst(told: Iterable[tuple[str, str]], well: str) -> Results:
+    """{case: outcome}; of a case told more than once the first that is not ``well``."""
     found: Results = {}
-    for outcome, name, comment in re.findall(r"^((?:not )?ok) \d+ (\S+)(.*)$", text, re.M):
-        if found.get(name, "ok") == "ok":
-            found[name] = f"{outcome}{comment}"
+    for case, outcome in told:
+        if found.get(case, well) == well:
+            found[case] = outcome
     return found
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from kselftest import results
+from kselftest import results, worst
 
 from conftest import MANAGERS, our_bases, our_kernel
 from lab.machine import GuestSpec
@@ -64,11 +64,7 @@ def printed(machine: Guest) -> str:
 
 def outcomes(printed: str) -> dict[str, str]:
     """{case: OK, FAIL, SKIP or XFAIL}; of a case told twice what is not OK."""
-    found: dict[str, str] = {}
-    for one in OUTCOME.finditer(printed):
-        if found.get(one["case"], "OK") == "OK":
-            found[one["case"]] = one["word"]
-    return found
+    return worst(((one["case"], one["word"]) for one in OUTCOME.finditer(printed)), "OK")
 
 
 def test_every_case_ran(printed: str) -> None:
