@@ -11,8 +11,9 @@ from pathlib import Path
 
 from lab import monitor
 
-# panic_print: 1 for the tasks, 0x40 for the CPUs (kernel's admin-guide/kernel-parameters).
-NMI_WORDS = "unknown_nmi_panic panic_print=0x41"
+# panic_print: 1 for the tasks, 4 for the timers, 0x40 for the CPUs (kernel's
+# admin-guide/kernel-parameters).
+NMI_WORDS = "unknown_nmi_panic panic_print=0x45"
 ASKED = re.compile(r"Kernel panic - not syncing: NMI")
 CPU = re.compile(r"\bCPU: (\d+) (?:UID: \d+ )?PID: \d+ Comm: (.+?) (?:Not tainted|Tainted)")
 IDLE = re.compile(r"NMI backtrace for cpu (\d+) skipped: idling at (\S+)")
@@ -22,6 +23,14 @@ TASK = re.compile(r"\btask:(\S+) +state:(\S) .*\bpid:(\d+) .*\bppid:(\d+)")
 FRAME = re.compile(r"^(?:\[[ .\d]+\])? +([A-Za-z_][\w.]*)\+0x\w+/0x\w+")
 FRAMES = 8
 INIT, KTHREADD = 1, 2
+# Where an idle CPU stands: what 6.12 and 7.2 halt it with.
+HALTED = re.compile(r"\b(?:pv_native_safe_halt|native_safe_halt|default_idle|acpi_idle\w*)\+")
+# Of the list of timers (kernel/time/timer_list.c), in ns since boot.
+NOW = re.compile(r"^now at (\d+) nsecs$")
+TICK_OF = re.compile(r"^Per CPU device: (\d+)$")
+NEXT = re.compile(r"^ next_event: +(\d+) nsecs$")
+# Seconds behind its time after which a CPU's timer is one that will not come.
+OVERDUE_S = 10
 
 
 @dataclass
@@ -60,7 +69,7 @@ def doing(console: str) -> list[str]:
     found = tasks(told)
     waiting = [f"{t.name}({t.state}): {' < '.join(t.stack)}" for t in found if t.waits]
     others = [f"{task.name}({task.state})" for task in found if not task.in_kernel]
-    return [*cpus(told), *waiting, "processes: " + " ".join(others)]
+    return [*cpus(told), *overdue(told), *waiting, "processes: " + " ".join(others)]
 
 
 def before_init(console: str) -> str:
@@ -73,13 +82,45 @@ def before_init(console: str) -> str:
     return "" if begun else "; ".join(cpus(told))
 
 
+def all_idle(console: str) -> str:
+    """Where each CPU halted, and whose timer is overdue, in one line; empty if any was at work."""
+    told = since_asked(console)
+    where = cpus(told)
+    idle = bool(where) and all(HALTED.search(line) for line in where)
+    return "; ".join([*where, *overdue(told)]) if idle else ""
+
+
+def overdue(lines: list[str]) -> list[str]:
+    """CPUs whose timer should have interrupted them long before they were asked, a line each.
+
+    To an idle CPU that takes interrupts this comes of the clock's hardware, so of its emulation.
+    """
+    found: list[str] = []
+    now, cpu = 0, ""
+    for line in lines:
+        if row := NOW.search(line):
+            now = int(row[1])
+        elif row := TICK_OF.search(line):
+            cpu = row[1]
+        elif cpu and (row := NEXT.search(line)):
+            late = (now - int(row[1])) / 1e9
+            found += [f"CPU {cpu}'s timer is {late:.0f} s overdue"] if late > OVERDUE_S else []
+            cpu = ""
+    return found
+
+
+def until_asked(console: str) -> str:
+    """What the kernel had said of itself before it took the NMI, or all if it took none."""
+    asked = ASKED.search(console)
+    return console if asked is None else console[: asked.start()]
+
+
 def since_asked(console: str) -> list[str]:
     """The lines since the kernel took the NMI; none if it took none.
 
     The CPU that takes it says where it was after the panic, as the others do.
     """
-    asked = ASKED.search(console)
-    return [] if asked is None else console[asked.start() :].splitlines()
+    return console[len(until_asked(console)) :].splitlines()
 
 
 def cpus(lines: list[str]) -> list[str]:

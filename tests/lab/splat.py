@@ -41,6 +41,11 @@ def emulation_race(console: str) -> bool:
     return EMULATION_RACE in first
 
 
+def faulted(console: str) -> bool:
+    """Whether the kernel complained of more than tasks that wait."""
+    return any("blocked for" not in line for line in splats(console))
+
+
 def splats(console: str) -> list[str]:
     """The lines of ``console`` that tell of a kernel fault, in order."""
     return [

@@ -47,6 +47,44 @@ def test_cpus_waiting_tasks_and_processes_are_told() -> None:
     ]
 
 
+# As 6.12 ends such a list, the interval of CPU 1 cut short.
+TIMERS = """\
+Timer List Version: v0.10
+HRTIMER_MAX_CLOCK_BASES: 8
+now at 150000000000 nsecs
+
+Tick Device: mode:     1
+Broadcast device
+Clock Event Device: hpet
+ next_event:     4000000000 nsecs
+
+Tick Device: mode:     1
+Per CPU device: 0
+Clock Event Device: lapic
+ next_event:     149999000000 nsecs
+ set_next_event: lapic_next_event
+
+Tick Device: mode:     1
+Per CPU device: 2
+Clock Event Device: lapic
+ next_event:     19000000000 nsecs
+Tick Device: mode:     1
+Per CPU device: 3
+Clock Event Device: lapic
+ next_event:     9223372036854775807 nsecs
+"""
+IDLE = CONSOLE.replace("migration/1 stress", "swapper/1").replace("multi_cpu_stop", "default_idle")
+
+
+def test_an_idle_guest_is_told_by_its_cpus_and_their_overdue_timers() -> None:
+    told = hung.all_idle(IDLE + TIMERS)
+    assert told.startswith("CPU 0, swapper/0: pv_native_safe_halt+0x13/0x20; CPU 1, swapper/1: ")
+    assert told.endswith("; CPU 2, idle: default_idle+0xf/0x20; CPU 2's timer is 131 s overdue")
+    assert hung.all_idle(CONSOLE + TIMERS) == ""
+    assert hung.all_idle(TIMERS) == ""
+    assert "CPU 2's timer is 131 s overdue" in hung.doing(CONSOLE + TIMERS)
+
+
 def test_a_guest_that_took_no_nmi_tells_nothing() -> None:
     assert hung.doing("Linux version 6.12.117\nRIP: 0010:elsewhere+0x1/0x2\n") == []
 

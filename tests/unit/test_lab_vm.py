@@ -162,12 +162,12 @@ def test_once_the_agent_answered_it_is_a_loss() -> None:
 class Still(Dying):
     """It lives and says nothing in the first ``deaths`` boots, but its kernel takes an NMI.
 
-    The first process is then called ``init``.
+    The first process is then called ``init``, and CPU 0 is in the function ``at``.
     """
 
-    def __init__(self, init: str, deaths: int = 1) -> None:
+    def __init__(self, init: str, deaths: int = 1, at: str = "stand_still", said: str = "") -> None:
         super().__init__("", deaths)
-        self._init = init
+        self._init, self._at, self._said = init, at, said
 
     def _command(self) -> list[str]:
         count = f"echo x >> {self._boots}; test $(wc -l < {self._boots}) -gt {self._deaths}"
@@ -175,8 +175,9 @@ class Still(Dying):
 
     def take_nmi(self, _folder: Path) -> None:
         row = f"task:{self._init} state:D stack:0 pid:1 tgid:1 ppid:0 flags:0x4000"
-        at = "CPU: 0 UID: 0 PID: 1 Comm: swapper/0 Not tainted 6.12\nRIP: 0010:stand_still+0x1/0x2"
-        self.console.write_text(f"Kernel panic - not syncing: NMI: Not continuing\n{at}\n{row}\n")
+        at = f"CPU: 0 UID: 0 PID: 1 Comm: swapper/0 Not tainted 6.12\nRIP: 0010:{self._at}+0x1/0x2"
+        asked = f"{self._said}\nKernel panic - not syncing: NMI: Not continuing"
+        self.console.write_text(f"{asked}\n{at}\n{row}\n")
         assert self._qemu is not None
         self._qemu.terminate()
 
@@ -184,13 +185,13 @@ class Still(Dying):
 def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
     monkeypatch.setattr(hung, "ask", guest.take_nmi)
     monkeypatch.setattr(vm, "FAST_BOOT_S", 0.5)
+    monkeypatch.setattr(vm, "ANEW", [])
     return guest
 
 
 def test_a_kernel_that_stood_still_before_init_is_booted_once_more_and_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(vm, "ANEW", [])
     with still(Still("swapper/0"), monkeypatch) as booted:
         assert cast(Still, booted).boots == 2
     why = "the kernel stood still before init (CPU 0, swapper/0: stand_still+0x1/0x2)"
@@ -207,6 +208,27 @@ def test_a_guest_that_stood_still_after_init_is_lost_with_what_it_did(
     said = lost(after)
     assert "it was doing:\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
     assert after.boots == 1
+
+
+def test_one_idle_guest_a_run_is_booted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "INFO: task systemd:1 blocked for more than 138 seconds."
+    idle = still(Still("systemd", at="pv_native_safe_halt", said=waits), monkeypatch)
+    with idle:
+        assert idle.boots == 2
+    why = "the kernel stood still with every CPU idle (CPU 0, swapper/0: pv_native_safe_halt+0x1/"
+    assert why in vm.ANEW[0]
+    told = vm.ANEW
+    another = still(Still("systemd", at="pv_native_safe_halt"), monkeypatch)
+    monkeypatch.setattr(vm, "ANEW", told)
+    lost(another)
+    assert (another.boots, len(told)) == (1, 1)
+
+
+def test_an_idle_guest_whose_kernel_complained_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    splat = "WARNING: CPU: 0 PID: 1 at net/core/dev.c:7 napi_enable"
+    idle = still(Still("systemd", at="pv_native_safe_halt", said=splat), monkeypatch)
+    assert "no answer" in lost(idle)
+    assert idle.boots == 1
 
 
 class Connecting(Guest):
