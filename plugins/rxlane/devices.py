@@ -223,6 +223,7 @@ def read(
         tunables=tunables,
         # Named where a virtual device has nothing to lay out itself.
         below=() if physical or napis else _below(sysfs, row.name),
+        carrier=row.carrier,
     )
 
 

@@ -37,6 +37,7 @@ def _link_plain(index: Index, link: Link, marked: Iterable[Mark]) -> dict[str, A
             "ifindex": link.ifindex,
             "driver": link.driver or None,
             "up": link.up,
+            "carrier": link.carrier if link.up else None,
             "node": link.node,
             "threaded": link.threaded,
             "defer-hard-irqs": link.defer_hard_irqs,

@@ -199,7 +199,8 @@ class Link:
 
     below: the devices a virtual one stands on, such as the ports of a bond. vhosts: the kernel's
     threads that serve a tap of a virtual machine. rx_threads: how many helpers it is to have.
-    features: names of those that are on, as ethtool has them.
+    features: names of those that are on, as ethtool has them. carrier: false of one that is up and
+    has none, such as a port without a cable.
     """
 
     name: str
@@ -221,6 +222,14 @@ class Link:
     rx_threads: int | None = field(default=None, metadata=LATER)
     helpers: tuple[Helper, ...] = field(default=(), metadata=LATER)
     features: tuple[str, ...] = field(default=(), metadata=LATER)
+    carrier: bool = field(default=True, metadata=LATER)
+
+    @property
+    def state(self) -> str:
+        """Return in words whether traffic can come."""
+        if not self.up:
+            return "down"
+        return "up" if self.carrier else "no carrier"
 
     def tunable(self, item: str) -> Tunable | None:
         return next((t for t in self.tunables if t.item == item), None)

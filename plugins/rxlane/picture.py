@@ -201,6 +201,8 @@ class _Maker:
 
     def _card(self, link: Link, y: float, head: int, height: int) -> Card:
         text = f"{link.driver or 'no driver'} \u00b7 {link.count('rx')} RX, {link.count('tx')} TX"
+        if not link.carrier:
+            text += f" \u00b7 {link.state}"
         aside = sum(1 for _ in others(self._index, link))
         if not link.napis:
             text += " \u00b7 no NAPI reported"

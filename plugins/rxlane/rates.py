@@ -16,7 +16,7 @@ from rxlane.model import Handled, Link, Snapshot
 from rxlane.table import MODE_WORDS, PLAIN, Style
 
 HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thread CPU")
-UP, DOWN, GONE = "up", "down", "gone"  # states of devices
+GONE = "gone"  # the state of a device beside those of Link.state
 BAR = 10  # characters of a whole CPU
 SOURCE = {
     "netdev": "counted by queue (netdev)",
@@ -117,7 +117,7 @@ def screen(
 
     gone: names of devices that were there.
     """
-    away = [*((name, GONE) for name in gone), *((li.name, DOWN) for li in links if not li.up)]
+    away = [*((name, GONE) for name in gone), *((li.name, li.state) for li in links if not li.up)]
     lines = [f"{_name(name, style)}: {state}" for name, state in away]
     if not links and not gone:
         lines.append("no device is left to show")
@@ -136,7 +136,8 @@ def screen(
 
 def _head(link: Link, before: Sample, after: Sample, style: Style) -> str:
     rate, source = _of_device(link, before, after)
-    return f"{_name(link.name, style)}: {number(rate)} packets/s, {SOURCE[source]}"
+    state = "" if link.carrier else f"{link.state}, "
+    return f"{_name(link.name, style)}: {state}{number(rate)} packets/s, {SOURCE[source]}"
 
 
 def _of_device(link: Link, before: Sample, after: Sample) -> tuple[float | None, str | None]:
@@ -225,7 +226,7 @@ def _device(link: Link, before: Sample, after: Sample) -> dict[str, Any]:
         {
             "name": link.name,
             "ifindex": link.ifindex,
-            "state": UP if link.up else DOWN,
+            "state": link.state,
             "packets-per-second": rate,
             "queues-counted-by": source,
         }

@@ -22,7 +22,7 @@ from rxlane.netlink import (
     pick_attrs,
 )
 
-_OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES, u.IFLA_LINKINFO))
+_OF_LINK = frozenset((u.IFLA_IFNAME, u.IFLA_NUM_RX_QUEUES, u.IFLA_LINKINFO, u.IFLA_CARRIER))
 _OF_STATE = frozenset(
     (
         *(u.IFLA_IFNAME, u.IFLA_MTU, u.IFLA_LINKINFO),
@@ -49,6 +49,7 @@ class LinkRow:
     up: bool
     rx_allocated: int = 0
     kind: str = ""
+    carrier: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,22 @@ class LinkState:
 def parse_link(body: bytes) -> LinkRow:
     index, up, name, found = _parse(body, _OF_LINK)
     allocated = found.get(u.IFLA_NUM_RX_QUEUES)
-    return LinkRow(index, name, up, 0 if allocated is None else attr_uint(allocated), _kind(found))
+    return LinkRow(
+        index,
+        name,
+        up,
+        0 if allocated is None else attr_uint(allocated),
+        _kind(found),
+        # An interface that is down has none either, for another reason.
+        carrier=not up or _carrier(found) is not False,
+    )
 
 
 def parse_state(body: bytes) -> LinkState:
     index, up, name, found = _parse(body, _OF_STATE)
-    mtu, carrier, carriers = (
+    mtu, carriers = (
         attr_uint(found[number]) if number in found else None
-        for number in (u.IFLA_MTU, u.IFLA_CARRIER, u.IFLA_CARRIER_CHANGES)
+        for number in (u.IFLA_MTU, u.IFLA_CARRIER_CHANGES)
     )
     return LinkState(
         index,
@@ -87,10 +96,14 @@ def parse_state(body: bytes) -> LinkState:
         up,
         mtu,
         found.get(u.IFLA_XDP),
-        None if carrier is None else bool(carrier),
+        _carrier(found),
         carriers,
         _kind(found) == TUN,
     )
+
+
+def _carrier(found: dict[int, bytes]) -> bool | None:
+    return bool(attr_uint(found[u.IFLA_CARRIER])) if u.IFLA_CARRIER in found else None
 
 
 def _kind(found: dict[int, bytes]) -> str:

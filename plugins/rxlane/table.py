@@ -143,7 +143,8 @@ def _heading(link: Link, style: Style) -> list[str]:
     node = "" if link.node is None else f", node {link.node}"
     queues = f"{link.count('rx')} RX and {link.count('tx')} TX queues"
     name = style.paint(link.name, "heading" if link.up else "down")
-    lines = [f"{style.sign(state)}{name}: {link.driver or 'no driver'}, {state}{node}, {queues}"]
+    driver = link.driver or "no driver"
+    lines = [f"{style.sign(state)}{name}: {driver}, {link.state}{node}, {queues}"]
     if not link.up:
         lines.append(f"  interface {link.name} is down, no NAPI instances")
     return lines

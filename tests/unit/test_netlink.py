@@ -58,6 +58,19 @@ def test_virtual_links_tell_their_kind(kind: str) -> None:
     assert rtnetlink.parse_link(body) == rtnetlink.LinkRow(7, "lan", True, kind=kind)
 
 
+@pytest.mark.parametrize(("up", "said", "carrier"), [
+    (True, 1, True), (True, 0, False), (True, None, True), (False, 0, True),
+])  # fmt: skip
+def test_a_carrier_is_missed_only_by_links_that_are_up(
+    up: bool, said: int | None, carrier: bool
+) -> None:
+    body = struct.pack("=BxHiII", 0, 1, 7, uapi.IFF_UP if up else 0, 0)
+    body += netlink.pack_attr(uapi.IFLA_IFNAME, b"lan\0")
+    if said is not None:
+        body += netlink.pack_attr(uapi.IFLA_CARRIER, bytes([said]))
+    assert rtnetlink.parse_link(body).carrier is carrier
+
+
 @given(st.lists(st.tuples(st.integers(1, 200), st.binary(max_size=40)), max_size=8))
 def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
     data = b"".join(netlink.pack_attr(n, p) for n, p in pairs)

@@ -265,7 +265,9 @@ def test_devices_for_programs() -> None:
     """Totals also where no queue is counted, and devices that have no lanes to show."""
     row = {"rx": 2, "mode": "on"}
     links = [{"name": "eth0", **row}, {"name": "eth1", **row, "up": False}]
+    links += [{"name": "eth3", **row}]
     start = synthetic.snapshot({"cpus": [{"count": 4}], "links": links})
+    start = replace(start, links=(*start.links[:2], replace(start.links[2], carrier=False)))
     first, last = (
         Sample(at, {2: Counts({}, total, None)}, {}, {}, clock=1764203693.12345)
         for at, total in ((5.0, 100), (7.0, 4100))
@@ -275,9 +277,11 @@ def test_devices_for_programs() -> None:
     assert found["devices"] == [
         {"name": "eth0", "ifindex": 2, "state": "up", "packets-per-second": 2000.0},
         {"name": "eth1", "ifindex": 3, "state": "down"},
+        {"name": "eth3", "ifindex": 4, "state": "no carrier"},
         {"name": "eth2", "state": "gone"},
     ]
     assert "packets-per-second" not in found["lanes"][0]
+    assert "\neth3: no carrier, - packets/s" in rates.screen(start, start.links, first, last)
     (one,) = rates.plain(host(), host().links, sample(0.0), sample(1.0, total=7))["devices"]
     assert (one["packets-per-second"], one["queues-counted-by"]) == (7.0, "netdev")
 

@@ -132,6 +132,13 @@ def test_napis_of_no_rx_queue_are_told() -> None:
     assert "2 NAPIs of no RX queue" in svg.render(host, host.links)
 
 
+def test_a_device_without_a_carrier_says_so() -> None:
+    host = synthetic.snapshot({"cpus": [{"count": 4}], "links": [{}, {}]})
+    one, other = host.links
+    text = svg.render(host, (replace(one, carrier=False), other))
+    assert text.count("no carrier") == 1
+
+
 def test_long_lists_stay_in_the_picture() -> None:
     host = synthetic.snapshot({"cpus": [{"count": 64}], "links": [{"irq_cpus": "each"}]})
     even = tuple(range(2, 64, 2))

@@ -143,6 +143,16 @@ def test_taps_show_their_vhost_threads() -> None:
 def test_down_device() -> None:
     host = simhost.snapshot(simhost.link(up=False))
     assert "interface eth0 is down, no NAPI instances" in table.map_text(host, host.links)
+    (device,) = json.loads(mapjson.map_json(host, host.links))["devices"]
+    assert device["up"] is False and "carrier" not in device
+
+
+def test_a_device_without_a_carrier_is_told_from_one_that_is_up() -> None:
+    host = simhost.snapshot(replace(simhost.link(), carrier=False))
+    heading = table.map_text(host, host.links).splitlines()[0]
+    assert ", no carrier, " in heading and ", up" not in heading
+    (device,) = json.loads(mapjson.map_json(host, host.links))["devices"]
+    assert (device["up"], device["carrier"]) == (True, False)
 
 
 def test_map_shows_steering_once_for_queues_alike() -> None:
