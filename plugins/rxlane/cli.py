@@ -153,11 +153,6 @@ def _tell(done: Applied) -> None:
     streams.tell(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
 
 
-def _need_root(what: str = "changing settings") -> None:
-    if os.geteuid() != 0:
-        raise RxlaneError(Kind.REFUSED, f"{what} needs root", remedy="use sudo")
-
-
 def _go_first() -> None:
     """Run before what computes on this host: nothing half applied waits for that.
 
@@ -186,7 +181,7 @@ def _apply(args: argparse.Namespace) -> int:
         request.from_options(args.option, [li.name for li in links]),
         confirmed=args.confirm is not None,
     )
-    _need_root()
+    request.need_root()
     confirm.refuse_second(kernel, store)
     pending, undo = None, Undo()
     try:
@@ -240,7 +235,7 @@ def _confirm(args: argparse.Namespace) -> int:
     from rxlane.kernel import Linux
     from rxlane.sysfs import Sysfs
 
-    _need_root()
+    request.need_root()
     confirm.confirm(Linux(), Store(args.state), session.current(Sysfs()))
     streams.tell("confirmed: what was applied stays")
     return 0
@@ -255,7 +250,7 @@ def _watch(args: argparse.Namespace) -> int:
     kernel, store = Linux(), Store(args.state)
     names = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
     policy = request.from_options(args.option, names)
-    _need_root()
+    request.need_root()
     confirm.refuse_second(kernel, store)
     stop = os.eventfd(0, os.EFD_CLOEXEC)
     for number in (signal.SIGINT, *_ending()):
@@ -277,7 +272,7 @@ def _verify(args: argparse.Namespace) -> int:
     from rxlane.verify import Verdict, verify_journal
 
     kernel, store = Linux(), Store(args.state)
-    _need_root("reading the journal")
+    request.need_root("reading the journal")
     journal = None
     if args.state != STATE and not store.directory.is_dir():
         raise RxlaneError(Kind.JOURNAL, f"{printable(args.state, 200)} is not a directory")
@@ -310,7 +305,7 @@ def _rollback(args: argparse.Namespace) -> int:
     if args.devices:
         links = request.resolve(args.devices, kernel.observe(None, ()))
     devices = {link.name for link in links}
-    _need_root()
+    request.need_root()
     released = True
     if args.boot:
         for note in confirm.discard_earlier(kernel, store):

@@ -19,6 +19,8 @@ from rxlane.rates import Sample
 from rxlane.table import Style
 
 INTERVAL = 1.0  # seconds
+# Looks in a row at devices of which one is renamed or removed meanwhile each time.
+LOOKS = 5
 # Erase what is below the first line, then that one, with the cursor at home. Not all at once, which
 # terminals such as tmux take for a screen to be kept in the scrollback.
 CLEAR = "\x1b[2H\x1b[J\x1b[H\x1b[K"
@@ -107,8 +109,11 @@ class _Watched:
         return _Look(snapshot, [found[index] for index in names if index in found], gone)
 
     def _observe(self) -> tuple[dict[int, str], Snapshot]:
-        """Return the names of who is watched, and a snapshot that has all of these that exist."""
-        while True:
+        """Return the names of who is watched, and a snapshot that has all of these that exist.
+
+        Where devices come and go faster than one can look, those that it missed pass for gone.
+        """
+        for _ in range(LOOKS):
             present = self._host.names()
             names = _followed(self._names, present)
             known = present.keys() & names.keys()
@@ -116,7 +121,8 @@ class _Watched:
             snapshot = self._host.observe({present[index] for index in known | new})
             # Else one was renamed or removed meanwhile.
             if {link.ifindex for link in snapshot.links}.issuperset(known):
-                return names, snapshot
+                break
+        return names, snapshot
 
 
 def _followed(names: Mapping[int, str], present: Mapping[int, str]) -> dict[int, str]:

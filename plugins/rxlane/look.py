@@ -192,6 +192,7 @@ def link(args: argparse.Namespace) -> int:
     from rxlane.present import of_this_boot
     from rxlane.sysfs import Sysfs
 
+    request.need_root("reading the journal")
     kernel = Linux()
     snapshot = kernel.observe()
     (device,) = request.resolve([args.device], snapshot)

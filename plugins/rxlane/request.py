@@ -31,6 +31,12 @@ def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
     return list(found.values())
 
 
+def need_root(what: str = "changing settings") -> None:
+    """Raise REFUSED for anybody else."""
+    if os.geteuid() != 0:
+        raise RxlaneError(Kind.REFUSED, f"{what} needs root", remedy="use sudo")
+
+
 def device(argument: str) -> str:
     """Return a device's name from the command line as netlink has it, whatever the locale is."""
     return _utf8(argument, "replace")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The part of decide() that hands what a device received to threads of its own. Pure.
 
-This is "RX flow separation" (niu, 2009), as our kernel series has it. RPS has one
+This is "RX flow separation" (niu, 2010), as our kernel series has it. RPS has one
 backlog for each CPU, which all devices share: one under load fills it, and the others' packets are
 dropped there as well. Each rx thread has a queue of its own, and threads of several devices share a
 CPU as the scheduler has it. A flow stays on one thread, and so in order.

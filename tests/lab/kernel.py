@@ -107,14 +107,14 @@ def compiler() -> list[str]:
 
 
 # What kbuild would take from a caller's environment into the image.
-FOREIGN = ("ARCH", "CROSS_COMPILE", "KAFLAGS", "KCFLAGS", "KCPPFLAGS", "LLVM", "LLVM_IAS",
+CALLERS = ("ARCH", "CROSS_COMPILE", "KAFLAGS", "KCFLAGS", "KCPPFLAGS", "LLVM", "LLVM_IAS",
            "LOCALVERSION", "MAKEFLAGS")  # fmt: skip
 
 
 def build_environment() -> dict[str, str]:
     """Nothing of the machine in the image: same user, host and time for every build."""
     return {
-        **{name: value for name, value in os.environ.items() if name not in FOREIGN},
+        **{name: value for name, value in os.environ.items() if name not in CALLERS},
         "KBUILD_BUILD_USER": "rxlane",
         "KBUILD_BUILD_HOST": "lab",
         "KBUILD_BUILD_TIMESTAMP": "2026-01-01",

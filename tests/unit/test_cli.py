@@ -222,8 +222,9 @@ def test_without_root_nothing_is_tried(
     argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     status, _, err = run(capsys, *argv)
     assert status == 2 and "needs root" in err and not (tmp_path / "state").exists()
-    status, _, err = run(capsys, "verify", *state(tmp_path))
-    assert (status, err) == (2, "rxlane: reading the journal needs root; use sudo\n")
+    for words in (("verify",), ("link", "eth0")):
+        status, _, err = run(capsys, *words, *state(tmp_path))
+        assert (status, err) == (2, "rxlane: reading the journal needs root; use sudo\n")
 
 
 def test_record_writes_a_snapshot(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
