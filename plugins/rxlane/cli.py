@@ -188,7 +188,10 @@ def _apply(args: argparse.Namespace) -> int:
         if args.confirm is not None:
             pending = _arm(args, snapshot, links, policy)
         scope = [li.name for li in links] or None
-        choose = None if pending is None else partial(confirm.guarded, store, pending)
+        if pending is None:
+            choose = partial(confirm.unguarded, kernel, store)
+        else:
+            choose = partial(confirm.guarded, store, pending)
         done = apply(kernel, store, policy, scope, choose=choose, undo=undo)
     except (RxlaneError, OSError, KeyboardInterrupt):
         # The guard goes only where nothing is left for it.

@@ -105,6 +105,12 @@ def arm(
         raise
 
 
+def unguarded(kernel: Kernel, store: Store, plan: Plan) -> Plan:
+    """Return the plan; REFUSED where an apply waits, perhaps since the lock was free. With it."""
+    _refuse_second(kernel, store)
+    return plan
+
+
 def guarded(store: Store, pending: Pending, plan: Plan) -> Plan:
     """Return the plan; REFUSED where the wait ended before anything was written. With the lock."""
     found = store.pending.load()

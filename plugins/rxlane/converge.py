@@ -173,6 +173,8 @@ class Converger:
             return True
         self._events, late = still, any(event.tun for event in still)
         kept, now = self._look(), self._clock()
+        # Also where the look failed and its events stay: what comes now settles anew.
+        self._first = now
         if late:
             self._late = now + LATE
         if kept and self._late > now:

@@ -48,7 +48,8 @@ class Stop:
         if there == self._waits:
             signal.alarm(0 if there else LINGER)
         self._waits = not there
-        self.gone = self.gone and not there
+        if there and self.gone and not self.asked:
+            self.go_on()
 
     def go_on(self) -> bool:
         """Forget that the interface was not there; False once somebody has asked for the end."""

@@ -238,15 +238,20 @@ def _entries(
 def _held(entries: Mapping[Target, Entry], holds: Iterable[Change]) -> dict[Target, Entry]:
     """Return the entries of what already has the wanted value, with that value.
 
-    What has it by another's doing was perhaps to have another by an earlier plan; what the kernel
-    refused stays without one.
+    What has it by another's doing was perhaps to have another by an earlier plan; a device that is
+    back from another namespace has it from there; what the kernel refused stays without one.
     """
     found = ((entries.get(held.target), held.after) for held in holds)
     return {
         e.target: replace(e, after=after)
         for e, after in found
-        if e is not None and e.after not in (None, after)
+        if e is not None and e.after != after and (e.after is not None or _came_back(e, after))
     }
+
+
+def _came_back(entry: Entry, after: Value) -> bool:
+    """Tell an entry of dormant() from one of what is only remembered or was given up."""
+    return not entry.kept and entry.before not in (None, after)
 
 
 def _changed(change: Change, first: Entry | None, index: Mapping[str, int]) -> Entry:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,6 +118,19 @@ def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (*skips, *(("warning", text) for text in plan.warnings))
 
 
+@contextmanager
+def _unconfirmed() -> Iterator[None]:
+    """Raise BUSY while an apply waits: its originals would take this layout with them."""
+    try:
+        yield
+    except RxlaneError as error:
+        if not error.kind.refused:
+            raise
+        # Without the seconds that are left: the same is said once.
+        problem = "nothing of the profile is written while an apply waits to be confirmed"
+        raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
+
+
 class Adapter:
     """Runs the library for a plugin: every failure becomes one line of a Report, never a raise."""
 
@@ -133,12 +147,16 @@ class Adapter:
         # What the kernel refused for good at the last apply and since: known only by trying.
         self._unmovable: frozenset[Target] = frozenset()
 
-    def apply(self, rows: Iterable[Row]) -> Report:
-        """Write one plan for all sections. Originals of a killed TuneD are carried over."""
+    def apply(self, rows: Iterable[Row], stands: bool = False) -> Report:
+        """Write one plan for all sections. Originals of a killed TuneD are carried over.
+
+        stands: an earlier layout does, and goes on being kept if this one fails.
+        """
         try:
             done = self._write(self.policy(rows), None)
         except (RxlaneError, OSError) as error:
-            return self._released(_failure(error))
+            failed = _failure(error)
+            return failed if stands else self._released(failed)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
         count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
@@ -158,23 +176,19 @@ class Adapter:
     def _write(self, policy: Policy, choose: Choose | None) -> Applied:
         """Claim the policy's devices, then write; those that a .link file has alone are left."""
         kernel = self._open_kernel()
-        self._refuse_unconfirmed(kernel)
+        with _unconfirmed():
+            confirm.refuse_second(kernel, self.store)
         named = {name for s in policy.all for name in s.devices}
         indexes = {i for name in named if (i := self._index(name)) is not None}
         claims.update(self.store, kernel.boot_id(), claims.with_tuned(indexes))
         others = claims.Others(self.store, kernel)
-        return apply(kernel, self.store, policy, others, owner=TUNED, choose=choose)
 
-    def _refuse_unconfirmed(self, kernel: Kernel) -> None:
-        """Raise BUSY while an apply waits: its originals would take this layout with them."""
-        try:
-            confirm.refuse_second(kernel, self.store)
-        except RxlaneError as error:
-            if not error.kind.refused:
-                raise
-            # Without the seconds that are left: the same is said once.
-            problem = "nothing of the profile is written while an apply waits to be confirmed"
-            raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
+        def still(plan: Plan) -> Plan:
+            with _unconfirmed():
+                confirm.unguarded(kernel, self.store, plan)
+            return plan if choose is None else choose(plan)
+
+        return apply(kernel, self.store, policy, others, owner=TUNED, choose=still)
 
     def _released(self, report: Report) -> Report:
         """Leave every device to its .link file, unless what the report is of is tried again."""

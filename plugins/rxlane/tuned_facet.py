@@ -19,7 +19,7 @@ from rxlane.converge import Log
 from rxlane.profile import exact_names
 from rxlane.request import profile_file
 from rxlane.tuned_compat import Adapter, Report, Row
-from rxlane.tuned_keep import Keeper
+from rxlane.tuned_keep import Keeper, without
 from rxlane.variables import Variables, settled
 
 
@@ -38,6 +38,7 @@ class Joint:
         self._facets: dict[str, Callable[[], tuple[Row, ...]]] = {}
         self._live: set[tuple[str, str]] = set()  # kind and name of instances that are applied
         self._applied: tuple[Row, ...] | None = None  # the rows of the last apply, good or not
+        self._standing: tuple[Row, ...] = ()  # the rows of the last good one, as far as they stand
         self._owed = False  # an earlier profile's originals are still to come back
 
     def register(self, kind: str, rows: Callable[[], tuple[Row, ...]], log: Log) -> None:
@@ -58,12 +59,17 @@ class Joint:
 
     def _write(self) -> Report:
         rows = self._rows()
-        report = self._adapter.apply(rows)
+        report = self._adapter.apply(rows, stands=bool(self._standing))
         # Who else held the lock may be gone when the next instance is applied.
         self._applied = None if report.again else rows
         if report.ok:
             self._owed = False
+            self._standing = rows
             self._keeper.hold(rows)
+            return report
+        if self._standing and not report.again:
+            # One more device that cannot be laid out takes nothing from the others.
+            self._keeper.hold(self._standing)
             return report
         self._keeper.pause()
         if self._owed and not report.again:
@@ -96,18 +102,26 @@ class Joint:
             self.forget(kind, name)
             self._applied = None
             if not self._live:
+                self._standing = ()
                 self._keeper.end()
                 return self._done(self._off)
             rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
-            self._keeper.hold_later(tuple(rest))
+            self._standing = tuple(rest)
             others = any(live == kind for live, _ in self._live)
-            return self._adapter.rollback(devices if others else None, kind)
+            self._keeper.pause()
+            report = self._adapter.rollback(devices if others else None, kind)
+            # After the rollback, which is no other's for them.
+            self._keeper.hold_later(self._standing)
+            return report
 
     def remove(self, kind: str, device: str) -> Report:
         with self._lock:
             self._applied = None
+            self._standing = without(self._standing, kind, device)
+            report = self._adapter.rollback({device}, kind)
+            # After the rollback, which is no other's for the rest.
             self._keeper.drop(kind, device)
-            return self._adapter.rollback({device}, kind)
+            return report
 
     def forget(self, kind: str, name: str) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from rxlane import rtnetlink
@@ -42,6 +43,14 @@ def _present() -> dict[int, str]:
     return {row.ifindex: row.name for row in rtnetlink.links()}
 
 
+def without(rows: Iterable[Row], kind: str, device: str) -> tuple[Row, ...]:
+    """Return the rows that are left when this kind of section lets a device go."""
+    less = (
+        replace(row, devices=row.devices - {device}) if row.kind == kind else row for row in rows
+    )
+    return tuple(row for row in less if row.devices)
+
+
 class Keeper:
     """Every method is to be called with the lock held, which the thread takes for each look."""
 
@@ -64,17 +73,21 @@ class Keeper:
         self._delay = AGAIN
         self._said = ""
 
-    def hold(self, rows: Iterable[Row]) -> None:
-        """Keep these rows from now on; the thread starts with the first."""
+    def hold(self, rows: Iterable[Row], kept: Kept | None = None) -> None:
+        """Keep these rows from now on; the thread starts with the first. kept: what is known of
+        them from before.
+        """
         self.pause()
         self._rows, self._delay, self._said = tuple(rows), AGAIN, ""
+        self._kept = kept
         self._go_on()
 
     def _go_on(self) -> None:
         """Keep the rows there are, with the thread and with what is known of them, if there is."""
         try:
+            # First: from here on a rollback is heard of, also while nothing can be opened.
+            self._kept = self._kept or self._new(self._rows)
             sources = self._sources or self._start()
-            self._kept = self._kept or self._new()
             sources.announce(APPLIED)
         except (RxlaneError, OSError) as error:
             self._failed("the layout is applied, but cannot be kept", error)
@@ -112,8 +125,13 @@ class Keeper:
     def hold_later(self, rows: tuple[Row, ...]) -> None:
         """Keep nothing now, and these rows from SOON on, unless something else is said by then."""
         self.pause()
-        if rows:
-            self._wait(SOON, lambda: self.hold(rows))
+        if not rows:
+            return
+        kept = None
+        # Now, to hear of a rollback until then; where that fails hold() says it.
+        with suppress(RxlaneError, OSError):
+            kept = self._new(rows)
+        self._wait(SOON, lambda: self.hold(rows, kept))
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         """Do something later, in place of what was to be done so far."""
@@ -146,11 +164,7 @@ class Keeper:
         """
         if not self._rows or self._is_gone(device):
             return
-        less = (
-            replace(row, devices=row.devices - {device}) if row.kind == kind else row
-            for row in self._rows
-        )
-        self._rows = tuple(row for row in less if row.devices)
+        self._rows = without(self._rows, kind, device)
         if self._rows:
             self._kept = None
             self._go_on()
@@ -172,9 +186,9 @@ class Keeper:
             self._sources = None
             wake_up(self._stop)
 
-    def _new(self) -> Kept:
-        names = sorted({name for row in self._rows for name in row.devices})
-        policy = self._adapter.policy(self._rows)
+    def _new(self, rows: tuple[Row, ...]) -> Kept:
+        names = sorted({name for row in rows for name in row.devices})
+        policy = self._adapter.policy(rows)
         return Kept(self._adapter.keep, self._adapter.store, policy, names, _present())
 
     def _start(self) -> Sources:

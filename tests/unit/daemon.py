@@ -87,8 +87,8 @@ class Daemon:
         return {n.threaded for n in self.host.links["eth0"].napis}
 
 
-def until(what: Callable[[], bool]) -> bool:
-    end = time.monotonic() + WAIT
+def until(what: Callable[[], bool], seconds: float = WAIT) -> bool:
+    end = time.monotonic() + seconds
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
     return what()

@@ -249,3 +249,14 @@ def test_damaged_record_confirms_nothing(host: SimHost, store: Store, text: str)
         confirm.confirm(host, store, NEW)
     confirm.expire(host, store, pending)
     assert simhost.settings(host) == before and not store.pending.path.exists()
+
+
+def test_an_apply_that_was_overtaken_is_refused(tmp_path: Path) -> None:
+    """Another one with --confirm came between the question and the lock."""
+    host, store = SimHost(simhost.snapshot(simhost.link())), Store(tmp_path)
+    arm(host, store)
+    with pytest.raises(RxlaneError) as refused:
+        apply(host, store, policy("eth0", threaded="on"), {"eth0"},
+              choose=lambda plan: confirm.unguarded(host, store, plan))  # fmt: skip
+    assert refused.value.kind is Kind.REFUSED and "waits to be confirmed" in str(refused.value)
+    assert {napi.threaded for napi in host.links["eth0"].napis} == {0}

@@ -379,3 +379,18 @@ def test_what_fails_after_a_look_in_vain_makes_no_look_sooner(
     assert vain is not None and vain > RETRIES[0]
     bench.converger.put_off("what is kept cannot be followed", OSError(12, "no memory"))
     assert bench.converger.timeout() == pytest.approx(vain)
+
+
+def test_after_a_failed_look_announcements_settle_too() -> None:
+    clock, looks = Clock(), list[float]()
+
+    def damaged(_choose: Choose) -> Applied:
+        looks.append(clock.now)
+        raise RxlaneError(Kind.JOURNAL, "damaged")
+
+    converger = Converger(damaged, lambda _level, _text: None, clock)
+    for _ in range(1000):
+        converger.notice([UP])
+        clock.now += 0.01
+        converger.run()
+    assert 10 <= len(looks) <= 10 / SETTLE_MOST + 10

@@ -208,3 +208,16 @@ def test_a_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr("sys.argv", ["rxlane-link", "7", "--state", str(tmp_path)])
     assert linkd.main() == 1
     assert capsys.readouterr().err == "<3>no luck; undo failed\n"
+
+
+def test_an_interface_that_is_back_when_the_wait_has_just_ended(
+    stop: tuple[Stop, list[int]],
+) -> None:
+    wait, _ = stop
+    wait.here(False)
+    signal.raise_signal(signal.SIGALRM)
+    assert wait.gone
+    wait.here(True)
+    poll = select.poll()
+    poll.register(wait.descriptor, select.POLLIN)
+    assert not wait.gone and not poll.poll(0)

@@ -11,10 +11,13 @@ import pytest
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
+from rxlane.plan import Target
 from rxlane.policy import Given, parse, parse_mixed, parse_section
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
-from unit import simhost
+from rxlane.verify import verify_journal
+from unit import asking, simhost
+from unit.asking import SECOND
 from unit.simhost import MemoryStore, SimHost
 from unit.simwrites import Killed
 
@@ -281,3 +284,21 @@ def test_names_that_are_swapped_while_it_is_laid_out(store: MemoryStore, back: b
         host.links["eth1"] = away[0]
         rollback(host, store)
     assert by_index(host) == before and store.load() is None
+
+
+def test_a_device_that_came_back_is_verified_again() -> None:
+    """With its settings, from a namespace, after an apply to another one."""
+    host, store = SimHost(simhost.snapshot(simhost.link(), SECOND)), MemoryStore()
+    apply(host, store, asking.policy("eth0", threaded="on"), {"eth0"})
+    away = host.links.pop("eth0")
+    apply(host, store, asking.policy("eth1", threaded="on"), {"eth1"})
+    journal = store.load()
+    assert journal is not None
+    assert {e.after for e in journal.entries if e.device == "eth0"} == {None}
+    host.links["eth0"] = away
+    apply(host, store, asking.policy("eth0", threaded="on"), {"eth0"})
+    host.write_napi(8194, {"threaded": "off"})
+    journal = store.load()
+    assert journal is not None
+    drifted = {row.target for row in verify_journal(journal, host.observe()).drifted}
+    assert Target("eth0", 1, "threaded") in drifted

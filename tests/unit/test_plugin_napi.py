@@ -20,6 +20,7 @@ import pytest
 
 from rxlane import policy, tuned_compat, tuned_facet
 from rxlane.tuned_keep import Keeper
+from rxlane.watch import Kept
 from rxlane.variables import FUNCTION, Variables
 from unit import simhost
 from unit.simhost import SimHost
@@ -195,7 +196,7 @@ def plugin_class(kind: str = "napi") -> Any:
 class _NoKeeper(Keeper):
     """test_tuned_keep.py is about the thread; here nothing happens behind the test's back."""
 
-    def hold(self, rows: Iterable[tuned_compat.Row]) -> None:
+    def hold(self, rows: Iterable[tuned_compat.Row], kept: Kept | None = None) -> None:
         pass
 
 
