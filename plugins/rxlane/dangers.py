@@ -13,15 +13,12 @@ from rxlane import cpulist
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import BUSY_POLL, BUSY_READ
-from rxlane.model import IrqThread, Snapshot, Topology
+from rxlane.model import IRQ_THREAD_PRIORITY, IrqThread, Snapshot, Topology
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.pollers import Pollers
 from rxlane.sections import FlowSteering, Named
 from rxlane.wanted import Chosen, Wanted, refuse
 
-# IRQ threads run as FIFO 50 unless somebody changes it (irq_thread() in kernel/irq/manage.c calls
-# sched_set_fifo()): from there on a thread that does not sleep holds them up for good.
-IRQ_THREAD_PRIORITY = 50
 # Beside a thread of this nice level one of level 0 has a tenth of the CPU, by
 # sched_prio_to_weight[] in kernel/sched/core.c.
 STARVING = -10
@@ -40,31 +37,43 @@ def check_threads(
     chosen = list(chosen)
     _check_starved(chosen, others)
     _check_fair(snapshot.topology, chosen, others)
-    held = {
-        n for one, cpus in (*chosen, *others) if one.priority >= IRQ_THREAD_PRIORITY for n in cpus
-    }
+    held: dict[int, int] = {}
+    for one, cpus in (*chosen, *others):
+        for n in cpus:
+            held[n] = max(held.get(n, -1), holds_up(one))
     # One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
-    stuck = [thread for thread in present if held.issuperset(thread.cpus)]
+    stuck = [t for t in present if all(held.get(n, -1) >= t.priority for n in t.cpus)]
     for one, cpus in chosen:
         if one.realtime and not one.untouched(cpus):
             _check_irq_threads(stuck, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
 
 
+def holds_up(one: Wanted) -> int:
+    """Return up to which priority threads of interrupts get no time on the CPUs of this one; -1 if
+    it leaves some to all.
+
+    A busy poller never sleeps; other threads that poll do not under load, which counts from the
+    priority on that the kernel gives to interrupts' threads.
+    """
+    if not one.realtime or not (one.polling or one.priority >= IRQ_THREAD_PRIORITY):
+        return -1
+    return one.priority
+
+
 def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
     """stuck: threads that have such real-time threads on all CPUs where they may run."""
-    if one.priority < IRQ_THREAD_PRIORITY:
-        return
     own = None if one.lane.irq is None else one.lane.irq.number
     for thread in stuck:
         shared = cpus.intersection(thread.cpus)
-        if shared and thread.irq != own:
+        if shared and thread.irq != own and holds_up(one) >= thread.priority:
+            less = f"a priority below {thread.priority}, " if thread.priority > 1 else ""
             raise refuse(
                 one,
                 "thread_priority",
                 f"priority {one.priority} on CPU {min(shared)} would hold up the thread of IRQ"
                 f" {thread.irq}, which runs nowhere else",
-                f"give a priority below {IRQ_THREAD_PRIORITY}, another CPU, or move the interrupt",
+                f"give {less}another CPU, or move the interrupt",
             )
 
 

@@ -83,4 +83,9 @@ def unreserved(sysfs: Sysfs, online: Sequence[int]) -> tuple[int, ...]:
     if sysfs.folders(FAIR_SERVER):
         off = (n for n in online if sysfs.number(f"{FAIR_SERVER}/cpu{n}/runtime") == 0)
         return tuple(off)
-    return tuple(online) if sysfs.number("proc/sys/kernel/sched_rt_runtime_us") == -1 else ()
+    limit, period = (
+        sysfs.number(f"proc/sys/kernel/sched_rt_{name}_us") for name in ("runtime", "period")
+    )
+    # As much as the period is no limit either (sched_rt_runtime_exceeded()).
+    none = limit is not None and (limit == -1 or (period is not None and limit >= period))
+    return tuple(online) if none else ()

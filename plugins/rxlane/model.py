@@ -316,6 +316,10 @@ class Capabilities:
     max_threaded: int = 0
 
 
+# irq_thread() in kernel/irq/manage.c calls sched_set_fifo().
+IRQ_THREAD_PRIORITY = 50
+
+
 @dataclass(frozen=True, slots=True)
 class IrqThread:
     """A threaded interrupt's kernel thread. cpus: it may run on these. sched: as Thread.sched.
@@ -328,6 +332,14 @@ class IrqThread:
     sched: str = field(default="", metadata=LATER)
     pid: int = field(default=0, metadata=LATER)
     name: str = field(default="", metadata=LATER)
+
+    @property
+    def priority(self) -> int:
+        """The real-time priority, 0 in another class; the kernel's where the class is not known."""
+        policy, _, number = self.sched.partition(":")
+        if policy in ("fifo", "rr"):
+            return int(number.partition(":")[0])
+        return 0 if policy else IRQ_THREAD_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)

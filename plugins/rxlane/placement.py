@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rxlane import cpulist, topology
-from rxlane.dangers import IRQ_THREAD_PRIORITY
+from rxlane.dangers import holds_up
 from rxlane.draft import Draft, check_thread_cpus
 from rxlane.errors import RxlaneError
 from rxlane.items import CPUS, SCHED
@@ -61,7 +61,7 @@ class _Chooser:
         self._host = placer.topology
         self._online = self._host.online
         self._turns: Counter[str] = Counter()
-        self._pools: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._pools: dict[tuple[bool, bool, bool, int], tuple[int, ...]] = {}
 
     def choose(self, threaded: list[Wanted]) -> list[Chosen]:
         """Return the CPUs each thread may run on: one unless the section shares or leaves them.
@@ -116,8 +116,7 @@ class _Chooser:
         )
 
     def _pool(self, one: Wanted) -> tuple[int, ...]:
-        high = one.priority >= IRQ_THREAD_PRIORITY
-        kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0, high)
+        kind = (one.exclusive, one.realtime, one.section.allow_realtime_cpu0, holds_up(one))
         if kind not in self._pools:
             self._pools[kind] = pool(self._draft, self._host, one)
         return topology.restrict(
@@ -135,16 +134,17 @@ def pool(draft: Draft, host: Topology, one: Wanted) -> tuple[int, ...]:
             "give thread_cpus",
         )
         raise refuse(one, "thread_policy", problem, remedy)
-    if one.priority >= IRQ_THREAD_PRIORITY:
-        found = _beside_no_handler(draft, found)
+    if holds_up(one) >= 0:
+        found = _beside_no_handler(draft, found, holds_up(one))
     return found or host.open
 
 
-def _beside_no_handler(draft: Draft, cpus: tuple[int, ...]) -> tuple[int, ...]:
-    """Return those of the CPUs to which no interrupt's thread is bound, else none of an interrupt
-    that is no lane's, which stays there; where all have one, the refusal says so.
+def _beside_no_handler(draft: Draft, cpus: tuple[int, ...], upto: int) -> tuple[int, ...]:
+    """Return those of the CPUs to which no interrupt's thread of up to this priority is bound, else
+    none of an interrupt that is no lane's, which stays; where all have one, the refusal says so.
     """
-    threads = [t for t in draft.view.snapshot.irq_threads if len(t.cpus) == 1]
+    bound_to_one = (t for t in draft.view.snapshot.irq_threads if len(t.cpus) == 1)
+    threads = [t for t in bound_to_one if t.priority <= upto]
     lanes = {lane.irq.number for lane in draft.view.lanes.values() if lane.irq is not None}
     for bound in (threads, [t for t in threads if t.irq not in lanes]):
         held = {n for thread in bound for n in thread.cpus}

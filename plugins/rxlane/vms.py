@@ -105,7 +105,10 @@ def _allowed(sysfs: Sysfs, pid: int) -> tuple[int, ...]:
 
 
 def _bound(sysfs: Sysfs, vcpus: Iterable[int]) -> tuple[int, ...]:
-    """Return the CPUs of threads that may not run on all that are online."""
-    online = set(sysfs.cpus("sys/devices/system/cpu/online"))
+    """Return the CPUs of threads that may not run on all that are online; those that only keep off
+    CPUs which are isolated at boot are bound to none: init, and all it starts, keeps off them.
+    """
+    everybody = set(sysfs.cpus("sys/devices/system/cpu/online"))
+    everybody -= set(sysfs.cpus("sys/devices/system/cpu/isolated"))
     known = (threads.affinity(pid) or () for pid in vcpus)
-    return tuple(sorted({n for own in known if set(own) < online for n in own}))
+    return tuple(sorted({n for own in known if not everybody <= set(own) for n in own}))

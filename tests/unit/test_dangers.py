@@ -47,6 +47,23 @@ def test_priority_50_over_another_interrupts_thread() -> None:
     assert threads(with_irq_thread(17, 4), **fair)
 
 
+def test_what_never_sleeps_holds_up_all_threads_up_to_its_priority() -> None:
+    """Interrupts' threads of an ordinary class are what net-vm-host makes of them."""
+    poller = {"threaded": "busy-poll@1", "thread_cpus": "4", **FIFO}
+    for sched, stuck in (("other:0", 1), ("fifo:20", 20), ("rr:20", 20), ("", 50), ("fifo:90", 90)):
+        start = replace(host(), irq_threads=(IrqThread(17, (4,), sched),))
+        if stuck > 1:
+            assert threads(start, **(poller | {"thread_priority": stuck - 1}))
+        if stuck <= 60:
+            error = refusal(start, **(poller | {"thread_priority": stuck}))
+            assert f"priority {stuck} on CPU 4 would hold up the thread of IRQ 17" in str(error)
+            assert (f"a priority below {stuck}" in str(error)) == (stuck > 1)
+        auto = threads(start, **(poller | {"thread_cpus": "auto", "thread_priority": stuck}))
+        assert "4" not in auto.values() or stuck == 90
+        sleeps = {"threaded": "on@1", "thread_priority": min(stuck, 49)}
+        assert threads(start, **(poller | sleeps)), "it sleeps where nothing is to be polled"
+
+
 def test_priority_50_where_an_interrupts_thread_will_be() -> None:
     """It goes with its interrupt; one whose mode can be switched has CPUs of its own."""
     options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}

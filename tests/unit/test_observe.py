@@ -276,6 +276,10 @@ def test_time_for_other_tasks(tmp_path: Path) -> None:
     assert hostfiles.unreserved(sysfs, (0, 1)) == ()
     tree(tmp_path, {"proc/sys/kernel/sched_rt_runtime_us": "-1"})
     assert hostfiles.unreserved(sysfs, (0, 1)) == (0, 1)
+    for limit, none in (("950000", False), ("1000000", True)):
+        tree(tmp_path, {"proc/sys/kernel/sched_rt_period_us": "1000000",
+                        "proc/sys/kernel/sched_rt_runtime_us": limit})  # fmt: skip
+        assert hostfiles.unreserved(sysfs, (0, 1)) == ((0, 1) if none else ())
     for number, runtime in enumerate(("50000000", "0")):
         tree(tmp_path, {f"sys/kernel/debug/sched/fair_server/cpu{number}/runtime": runtime})
     assert hostfiles.unreserved(sysfs, (0, 1)) == (1,), "the fair server counts, not the limit"

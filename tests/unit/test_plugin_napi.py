@@ -20,8 +20,8 @@ import pytest
 
 from rxlane import policy, tuned_compat, tuned_facet
 from rxlane.tuned_keep import Keeper
-from rxlane.watch import Kept
 from rxlane.variables import FUNCTION, Variables
+from rxlane.watch import Kept
 from unit import simhost
 from unit.simhost import SimHost
 

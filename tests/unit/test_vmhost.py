@@ -333,12 +333,18 @@ def test_kernel_threads_of_older_kernels(tmp_path: Path) -> None:
     assert vms.find(tree(tmp_path, files)).workers == {QEMU: [77]}
 
 
-def test_bound_vcpus(tmp_path: Path) -> None:
+def test_bound_vcpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process stands for a vCPU: on a host with more CPUs than it may use, it is bound."""
     sysfs = tree(tmp_path, machines(1))
     assert vms._bound(sysfs, [os.getpid()]) == tuple(sorted(os.sched_getaffinity(0)))
     few = tree(tmp_path, {"sys/devices/system/cpu/online": "0\n"})
     assert vms._bound(few, [os.getpid()]) == ()
+    # As with isolcpus=: init keeps off those, and so does a guest that nobody has bound.
+    apart = tree(tmp_path, {"sys/devices/system/cpu/online": "0-4095\n",
+                            "sys/devices/system/cpu/isolated": "1024-4095\n"})  # fmt: skip
+    monkeypatch.setattr(threads, "affinity", lambda pid: tuple(range(pid)))
+    assert vms._bound(apart, [1024]) == ()
+    assert vms._bound(apart, [1023]) == tuple(range(1023))
 
 
 def test_a_process_that_took_the_name_is_no_vhost_thread(tmp_path: Path) -> None:
