@@ -30,6 +30,7 @@ CASES = {
     "neighbours are found while packets are dropped",
     "policy and affinity are kept",
     "nothing is delivered after down",
+    "what waits is bounded over resizes",
     "CPUs come and go",
     "policy and affinity of users while CPUs are away",
     "thread that does not get its CPU is stopped",
