@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """TuneD's keeper where something else fails or goes, or an operator rolls back in between."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,23 +11,12 @@ from rxlane.events import Sources
 from rxlane.rollback import rollback
 from rxlane.tuned_compat import Row
 from unit import simhost
-from unit.asking import SECOND
-from unit.daemon import Daemon, put_right, running, until
+from unit.daemon import Daemon, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost
 
 ROLLED_BACK = ("info", "the layout was rolled back: it is kept no longer")
 OTHER = Row("second", frozenset({"eth1"}), (("threaded", "on"),))
-
-
-@pytest.fixture
-def host() -> SimHost:
-    return SimHost(simhost.snapshot(simhost.link(), SECOND))
-
-
-@pytest.fixture
-def daemon(host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    yield from running(host, tmp_path / "state", monkeypatch)
 
 
 def with_eth1(daemon: Daemon) -> tuple[Row, ...]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,21 +14,9 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.events import APPLIED
 from rxlane.rollback import rollback
 from rxlane.tuned_keep import Keeper
-from unit import simhost
-from unit.asking import SECOND
-from unit.daemon import WAIT, Daemon, Fake, break_down, put_right, running, until
+from unit.daemon import WAIT, Daemon, Fake, break_down, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost
-
-
-@pytest.fixture
-def host() -> SimHost:
-    return SimHost(simhost.snapshot(simhost.link(), SECOND))
-
-
-@pytest.fixture
-def daemon(host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    yield from running(host, tmp_path / "state", monkeypatch)
 
 
 def test_a_failed_apply_is_not_kept(daemon: Daemon) -> None:

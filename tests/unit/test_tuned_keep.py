@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,21 +18,11 @@ from rxlane.rollback import rollback
 from rxlane.rtnetlink import LinkState
 from rxlane.tuned_compat import Row
 from unit import simhost
-from unit.asking import SECOND, policy
+from unit.asking import policy
 from unit.confirming import OLD, ready
-from unit.daemon import WAIT, Daemon, put_right, running, until
+from unit.daemon import WAIT, Daemon, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost
-
-
-@pytest.fixture
-def host() -> SimHost:
-    return SimHost(simhost.snapshot(simhost.link(), SECOND))
-
-
-@pytest.fixture
-def daemon(host: SimHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    yield from running(host, tmp_path / "state", monkeypatch)
 
 
 def test_put_right_and_told(daemon: Daemon, host: SimHost) -> None:
