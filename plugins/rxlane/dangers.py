@@ -39,8 +39,9 @@ def check_threads(
     _check_fair(snapshot.topology, chosen, others)
     held: dict[int, int] = {}
     for one, cpus in (*chosen, *others):
-        for n in cpus:
-            held[n] = max(held.get(n, -1), holds_up(one))
+        level = holds_up(one)
+        if level >= 0:  # ordinary threads may run on every CPU of a large host
+            held |= {n: max(held.get(n, level), level) for n in cpus}
     # One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
     stuck = [t for t in present if all(held.get(n, -1) >= t.priority for n in t.cpus)]
     for one, cpus in chosen:
@@ -63,10 +64,10 @@ def holds_up(one: Wanted) -> int:
 
 def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
     """stuck: threads that have such real-time threads on all CPUs where they may run."""
-    own = None if one.lane.irq is None else one.lane.irq.number
+    own, level = None if one.lane.irq is None else one.lane.irq.number, holds_up(one)
     for thread in stuck:
         shared = cpus.intersection(thread.cpus)
-        if shared and thread.irq != own and holds_up(one) >= thread.priority:
+        if shared and thread.irq != own and level >= thread.priority:
             less = f"a priority below {thread.priority}, " if thread.priority > 1 else ""
             raise refuse(
                 one,

@@ -120,6 +120,12 @@ FAIR = ("other", "batch", "idle")
 UNKNOWN_SCHED = ("deadline", "ext")
 
 
+def priority_of(sched: str) -> int:
+    """Return the real-time priority of a class as Thread.sched has it, 0 in another class."""
+    policy, _, numbers = sched.partition(":")
+    return int(numbers.partition(":")[0]) if policy in REALTIME else 0
+
+
 def restorable(sched: str) -> bool:
     """False of a scheduling class, or a value that begins with one, that rxlane could not put back.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rxlane.items import MODES, REALTIME
+from rxlane.items import MODES, REALTIME, priority_of
 from rxlane.stored import FORMAT, LATER
 
 _V = TypeVar("_V")
@@ -336,10 +336,7 @@ class IrqThread:
     @property
     def priority(self) -> int:
         """The real-time priority, 0 in another class; the kernel's where the class is not known."""
-        policy, _, number = self.sched.partition(":")
-        if policy in ("fifo", "rr"):
-            return int(number.partition(":")[0])
-        return 0 if policy else IRQ_THREAD_PRIORITY
+        return priority_of(self.sched) if self.sched else IRQ_THREAD_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)

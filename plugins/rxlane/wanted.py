@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import REALTIME
+from rxlane.items import REALTIME, priority_of
 from rxlane.model import Lane, Link
 from rxlane.sections import Section
 
@@ -41,8 +41,7 @@ class Wanted:
     @property
     def priority(self) -> int:
         """The real-time priority, 0 for a fair thread."""
-        policy, _, number = self._sched.partition(":")
-        return int(number.partition(":")[0]) if policy in REALTIME else 0
+        return priority_of(self._sched)
 
     @property
     def nice(self) -> int:
