@@ -3,7 +3,8 @@
 """Isolate the CPU of a NAPI's thread with a cpuset partition and give it back; print JSON.
 
 Runs in the guest as root, beside napi_contract.py and napi_threads_kept.py, and imports nothing of
-rxlane. Argument: a network interface. The thread is described as napi_threads_kept.py does.
+rxlane. Arguments: a network interface, and "flooded" if that is what happens to it, as only then
+there is a thread that always finds work. A thread is described as napi_threads_kept.py does.
 """
 
 import json
@@ -32,6 +33,8 @@ PARTITION = CGROUPS / "lanes"
 # The kernel tells threads of a change by a work item, and a thread that is where it should not be
 # notices once a second, when it is woken.
 SETTLE_S = 1.5
+# A thread that always finds work looks once a second, too, which in a busy guest takes longer.
+FLOODED_S = 4.0
 # Seconds in which a CPU has gone offline; a lock that is never given up takes longer than any.
 GONE_S = 20
 
@@ -112,8 +115,28 @@ def restart(lane: Lane) -> None:
     traffic()
 
 
-def main() -> int:
-    lane, cpu = Lane(sys.argv[1]), (os.cpu_count() or 1) - 1
+def polled_s(pid: int) -> float:
+    """How long a task has run, in seconds: proc_pid_schedstat(5)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def under_flood(lane: Lane, cpu: int) -> dict[str, object]:
+    """The thread in a partition's way while its polls leave work, and its share of a CPU then."""
+    lane.mode(ON)
+    lane.give(os.SCHED_BATCH, 0, -7, cpu)
+    pid = lane.pid()
+    time.sleep(FLOODED_S)
+    with partition(cpu):
+        begun, polled = time.monotonic(), polled_s(pid)
+        time.sleep(FLOODED_S)
+        share = (polled_s(pid) - polled) / (time.monotonic() - begun)
+        isolated = lane.scheduling()
+    lane.mode(OFF)
+    return {"cpu": cpu, "share": share, "isolated": isolated}
+
+
+def kept(lane: Lane, cpu: int) -> dict[str, object]:
+    """The thread in the way of partitions in every mode, and with traffic when it is looked at."""
     seen: dict[str, Scheduling] = {}
     lane.mode(ON)
     lane.give(os.SCHED_BATCH, 0, -7, cpu)
@@ -147,8 +170,13 @@ def main() -> int:
     lane.mode(OFF)
     lost = overridden(lane)
     hotplug = another_goes(lane, cpu, cpu - 1)
-    found = {"cpu": cpu, "seen": seen, "overridden": lost, "hotplug": hotplug}
-    json.dump(found, sys.stdout, indent=1)
+    return {"cpu": cpu, "seen": seen, "overridden": lost, "hotplug": hotplug}
+
+
+def main() -> int:
+    lane, cpu = Lane(sys.argv[1]), (os.cpu_count() or 1) - 1
+    look = under_flood if "flooded" in sys.argv[2:] else kept
+    json.dump(look(lane, cpu), sys.stdout, indent=1)
     return 0
 
 
