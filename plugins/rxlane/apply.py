@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane import classes, hardware, places, stages
+from rxlane import classes, cutting, places, stages
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
@@ -134,7 +134,7 @@ def _plan(
         folders = places.folders(view, _own(plan, scope))
     due = _without(plan, refused)
     whole = carry(journal, due, view, scope, refused)
-    staying = hardware.staying(view, policy, _returns(plan, whole))
+    staying = cutting.staying(view, policy, _returns(plan, whole))
     if staying:
         whole = carry(journal, due, view, scope, {*refused, *staying})
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())

@@ -226,7 +226,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
         if set(snapshot.topology.housekeeping) - busy - beside:
             flows.polled.update(beside)
             busy |= beside
-    steering.steer(draft, flows, steered, policy.steering, bound)
+    steering.steer(draft, flows, steered, policy, bound)
     separation.exclude(draft, steered)
     polled = dangers.polled([*chosen, *others])
     vmhost.plan(draft, policy.steering, polled)

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from rxlane import cutting
 from rxlane.draft import Draft
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
@@ -27,9 +28,9 @@ from rxlane.items import (
 from rxlane.model import NETWORK_MANAGER, Irq, Link, Napi, Queue, Snapshot, Tunable
 from rxlane.moderation import FIXED_FRAMES
 from rxlane.options import option_of
-from rxlane.plan import LINK_RESET, WHOLE, Change, Target, disruption
+from rxlane.plan import WHOLE, Target
 from rxlane.sections import MAX, Policy, Section
-from rxlane.settings import View, read_device
+from rxlane.settings import read_device
 
 Device = tuple[Section, Link]
 Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
@@ -37,9 +38,6 @@ Counts = Mapping[str, Mapping[str, int]]  # by device, then by CHANNEL_ITEMS
 # Queues that are not there yet have NAPIs and interrupts that nobody knows: numbers below zero,
 # which the kernel gives to none.
 UNBORN = -1
-
-LOGIN = "somebody is logged in over this device"
-PERMIT = "use `rxlane apply --confirm` or set allow_session_reset=1"
 
 
 class Asked(NamedTuple):
@@ -157,7 +155,7 @@ def plan(draft: Draft, policy: Policy, devices: Iterable[Device]) -> None:
     planned = []
     for section, link in devices:
         wanted: Mapping[str, Asked] = _values(draft, section, link)
-        if not policy.confirmed and not section.allow_session_reset:
+        if cutting.guarded(draft.view, policy, link.name):
             wanted = _beside_login(draft, section, link, wanted)
         planned += [link.name] if wanted else []
         for item, (value, option, why) in wanted.items():
@@ -243,65 +241,25 @@ def _beside_login(
     New queues are refused; coalescing is left alone, which profiles ask of whatever devices there
     are.
     """
-    if link.name not in draft.view.snapshot.sessions:
-        return wanted
-    cutting = {
+    resets = {
         item: one
         for item, one in wanted.items()
         if draft.present.read(Target(link.name, WHOLE, item)) != one.value
-        and _cuts(draft.view, link.name, item)
+        and cutting.cuts(draft.view, link.name, item)
     }
-    option = next((one.option for item, one in cutting.items() if item in RESET_ITEMS), None)
+    option = next((one.option for item, one in resets.items() if item in RESET_ITEMS), None)
     if option is not None:
         raise RxlaneError(
             Kind.REFUSED,
-            f"{LOGIN}, and the change could cut that off",
+            f"{cutting.LOGIN}, and the change could cut that off",
             section=section.name,
             option=option,
             value=section.option(option),
             device=link.name,
-            remedy=PERMIT,
+            remedy=cutting.PERMIT,
         )
-    if cutting:
-        given = section.reason(*dict.fromkeys(one.option for one in cutting.values()))
-        why = f"{given}: {LOGIN}, and driver {link.driver} resets the link for it; {PERMIT}"
-        draft.skip(link.name, WHOLE, ", ".join(cutting), "left-alone", why)
-    return {item: one for item, one in wanted.items() if item not in cutting}
-
-
-def _cuts(view: View, device: str, item: str) -> bool:
-    """True when writing the setting may cut off whoever is logged in over the device."""
-    link = view.links.get(device)
-    if link is None:
-        return False
-    return item in CHANNEL_ITEMS or disruption(item, link.driver) == LINK_RESET
-
-
-def _who(snapshot: Snapshot, device: str) -> str | None:
-    """Say who may be cut off by what is done to a device, None for nobody."""
-    if device in snapshot.sessions:
-        return LOGIN
-    if snapshot.hidden_logins:
-        return "somebody is logged in, over which device cannot be told from here"
-    return None
-
-
-def staying(view: View, policy: Policy, changes: Iterable[Change]) -> dict[Target, str]:
-    """Return which originals stay away, with the reason: nobody asks for a setting any more, and
-    bringing it back could cut off a login.
-
-    Hidden logins count as well: who keeps a layout may have fewer privileges than who asked for
-    the setting.
-    """
-    free = {n for s in policy.sections if s.allow_session_reset for n in s.devices or view.links}
-    found = {}
-    for change in changes:
-        device, _, item = change.target
-        who = _who(view.snapshot, device)
-        if policy.confirmed or device in free or who is None or not _cuts(view, device, item):
-            continue
-        found[change.target] = (
-            f"{who}, and going back to {change.after} could cut that off;"
-            " use `rxlane apply --confirm`, or keep the option"
-        )
-    return found
+    if resets:
+        given = section.reason(*dict.fromkeys(one.option for one in resets.values()))
+        why = cutting.left_alone(draft.view, link.name, given)
+        draft.skip(link.name, WHOLE, ", ".join(resets), "left-alone", why)
+    return {item: one for item, one in wanted.items() if item not in resets}

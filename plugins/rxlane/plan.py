@@ -15,6 +15,7 @@ from rxlane.items import (
     COALESCE_ITEMS,
     IRQ_THREADED,
     MODE_OF,
+    NTUPLE,
     OFF,
     PHASES,
     RESET_ITEMS,
@@ -36,7 +37,7 @@ HOST_INDEX = 0  # in the journal, for settings of the host; the kernel numbers d
 TUNED = "tuned"  # an owner of a journal
 NONE, QUEUE_PAUSE, LINK_RESET = "none", "queue-pause", "link-reset"  # see disruption()
 
-# RESET_ITEMS, COALESCE_ITEMS: see disruption(); all else: none.
+# RESET_ITEMS, COALESCE_ITEMS, NTUPLE: see disruption(); all else: none.
 DISRUPTION = dict.fromkeys((THREADED, IRQ_THREADED), "thread-restart")
 # virtnet_set_channels() and virtnet_rx_resize() stop single queues; the carrier stays.
 PAUSING = frozenset({"virtio_net"})
@@ -45,6 +46,9 @@ PAUSING = frozenset({"virtio_net"})
 # rtl8152_set_coalesce() stop queues.
 COALESCING = dict.fromkeys(("ixgbe", "bnx2", "fsl-gianfar"), LINK_RESET)
 COALESCING |= dict.fromkeys(("fsl_enetc", "fsl_enetc_vf", "nxp_enetc4", "r8152"), QUEUE_PAUSE)
+# Drivers that reset the link for their filters' switch: ixgbe_set_features(), i40e_set_features(),
+# igb_set_features(), igc_set_features(), wx_set_features() and bnxt_set_features().
+FILTERING = frozenset(("ixgbe", "i40e", "igb", "igc", "txgbe", "ngbe", "bnxt_en"))
 
 
 class Target(NamedTuple):
@@ -90,12 +94,14 @@ def disruption(item: str, driver: str) -> str:
     """Say what writing the setting does to traffic: none, thread-restart, queue-pause, link-reset.
 
     A driver that is not known to pause only is taken to reset the link for other queues, and to do
-    nothing to traffic for other coalescing.
+    nothing to traffic for other coalescing, or for its filters.
     """
     if item in RESET_ITEMS:
         return QUEUE_PAUSE if driver in PAUSING else LINK_RESET
     if item in COALESCE_ITEMS:
         return COALESCING.get(driver, NONE)
+    if item == NTUPLE:
+        return LINK_RESET if driver in FILTERING else NONE
     return DISRUPTION.get(item, NONE)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rxlane import cpulist
+from rxlane import cpulist, cutting
 from rxlane.draft import Draft, check_rps, one_value
 from rxlane.items import (
     BACKLOG,
@@ -28,7 +28,7 @@ from rxlane.items import (
 from rxlane.model import Link, Queue
 from rxlane.placer import Placer, Request
 from rxlane.plan import HOST, WHOLE, Target
-from rxlane.sections import RFS_AUTO, FlowSteering
+from rxlane.sections import RFS_AUTO, FlowSteering, Policy
 from rxlane.senders import deal
 
 # What Documentation/networking/scaling.rst gives for a host of moderate load, and the share of a
@@ -48,10 +48,10 @@ def steer(
     draft: Draft,
     placer: Placer,
     devices: list[Device],
-    sections: Iterable[FlowSteering],
+    policy: Policy,
     bound: Mapping[tuple[str, int], int],
 ) -> None:
-    """Plan what the sections ask for on their devices and for the host.
+    """Plan what the policy asks for on the devices of its sections and for the host.
 
     bound: CPUs of lanes with a bound thread.
     """
@@ -62,8 +62,8 @@ def steer(
         _rps(draft, placer, section, link, polled)
         _xps(draft, section, link, polled)
     _rfs(draft, devices)
-    _arfs(draft, devices)
-    _sysctls(draft, sections)
+    _arfs(draft, policy, devices)
+    _sysctls(draft, policy.steering)
 
 
 def _polled(draft: Draft, bound: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
@@ -304,12 +304,13 @@ def _device_flows(
         draft.want(Target(link.name, queue.index, RFS), share, reason)
 
 
-def _arfs(draft: Draft, devices: list[Device]) -> None:
+def _arfs(draft: Draft, policy: Policy, devices: list[Device]) -> None:
     """Plan the switch of the filters by which a NIC brings a flow to its application's queue.
 
     The driver may still lack ndo_rx_flow_steer(), which no interface tells; the switch is then
     without effect.
     """
+    view = draft.view
     for section, link in devices:
         if section.arfs is None:
             continue
@@ -318,8 +319,13 @@ def _arfs(draft: Draft, devices: list[Device]) -> None:
                 why = f"driver {link.driver or 'unknown'} has no filters to steer flows by"
                 draft.skip(link.name, WHOLE, NTUPLE, "unsupported", why)
             continue
-        reason = section.reason("arfs")
-        draft.want(Target(link.name, WHOLE, NTUPLE), section.arfs, reason)
+        reason, target = section.reason("arfs"), Target(link.name, WHOLE, NTUPLE)
+        stands = draft.present.read(target) == section.arfs
+        cut = cutting.cuts(view, link.name, NTUPLE) and cutting.guarded(view, policy, link.name)
+        if cut and not stands:
+            draft.skip(*target, "left-alone", cutting.left_alone(view, link.name, reason))
+            continue
+        draft.want(target, section.arfs, reason)
 
 
 def _sysctls(draft: Draft, sections: Iterable[FlowSteering]) -> None:

@@ -18,6 +18,7 @@ from rxlane.model import Snapshot
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.policy import Given, parse
 from rxlane.rollback import rollback
+from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import verify
 from unit import simhost
@@ -242,6 +243,32 @@ def test_arfs_where_the_nic_filters() -> None:
     assert verify(done.plan, sim.observe()) == ()
     rollback(sim, store)
     assert simhost.settings(sim) == before and store.text is None
+
+
+def test_arfs_that_resets_the_link_of_a_login_is_left_alone() -> None:
+    wanted = asked(rfs="auto", arfs="on", threaded="on")
+
+    def start(driver: str, *sessions: str) -> Snapshot:
+        link = simhost.tuned(simhost.link(), ntuple=True)
+        return replace(host(replace(link, driver=driver)), sessions=sessions)
+
+    def filters(where: Snapshot, how: Policy = wanted) -> list[str]:
+        return [c.disruption for c in decide(where, how).changes if c.target.item.endswith("er")]
+
+    plan = decide(start("igb", "eth0"), wanted)
+    assert [str(s) for s in plan.skips] == [
+        "eth0: rx-ntuple-filter left-alone: arfs=on in [flow_steering]: somebody is logged in over"
+        " this device, and driver igb resets the link for it;"
+        " use `rxlane apply --confirm` or set allow_session_reset=1"
+    ]
+    assert filters(start("igb", "eth0")) == []
+    assert filters(start("igb", "eth0"), replace(wanted, confirmed=True)) == ["link-reset"]
+    free = asked(rfs="auto", arfs="on", threaded="on", allow_session_reset=1)
+    assert filters(start("igb", "eth0"), free) == ["link-reset"]
+    assert filters(start("igb", "eth7")) == ["link-reset"]
+    assert filters(start("ice", "eth0")) == ["none"]
+    before = decide(start("igb", "eth0"), asked(rfs="auto", arfs="off"))
+    assert before.skips == (), "what holds cuts nobody off"
 
 
 def test_arfs_needs_rfs() -> None:
