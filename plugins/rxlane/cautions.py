@@ -35,6 +35,7 @@ def warn(
     new = (*fresh, *(row for row in more if not row[0].untouched(row[1])))
     placed = [row for row in new if row[0].section.cpus == ()]
     draft.warnings += _of_guests(draft.view.snapshot.vcpus, placed)
+    draft.warnings += _of_pollers_named(draft.view.snapshot.vcpus, fresh)
     draft.warnings += _of_one(host, placed)
 
 
@@ -89,6 +90,21 @@ def _of_guests(vcpus: Collection[int], placed: Iterable[Chosen]) -> Iterable[str
         yield (
             f"{reason}: vCPUs are bound to {cpulist.render(shared)} as well, and no CPU that it"
             " chooses from is without"
+        )
+
+
+def _of_pollers_named(vcpus: Collection[int], fresh: Iterable[Chosen]) -> Iterable[str]:
+    """Yield which busy pollers were told to take CPUs that vCPUs are bound to, for good."""
+    found: dict[str, set[int]] = {}
+    for one, cpus in fresh:
+        if one.polling and one.section.cpus:
+            shared = set(cpus).intersection(vcpus)
+            if shared:
+                found.setdefault(one.section.reason("thread_cpus"), set()).update(shared)
+    for reason, shared in found.items():
+        yield (
+            f"{reason}: vCPUs are bound to {cpulist.render(shared)} and get what busy-polling"
+            " threads leave: name other CPUs"
         )
 
 

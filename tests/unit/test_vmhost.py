@@ -94,6 +94,17 @@ def test_threads_on_the_cpus_of_vcpus_are_warned_of_where_there_are_no_others() 
     assert decide(host(tap(), vcpus=tuple(range(7))), asked(**napi)).warnings == ()
 
 
+def test_busy_pollers_that_are_named_onto_the_cpus_of_vcpus_are_warned_of() -> None:
+    start = host(tap(), vcpus=(2, 3, 4, 5))
+    named = {"threaded": "busy-poll@0-1,on@2-", "thread_cpus": "1,3-6"}
+    (warning,) = decide(start, asked(**named)).warnings
+    assert warning == (
+        "thread_cpus=1,3-6 in [napi]: vCPUs are bound to 3 and get what busy-polling threads"
+        " leave: name other CPUs"
+    )
+    assert decide(start, asked(threaded="busy-poll@0-2", thread_cpus="1,6-7")).warnings == ()
+
+
 def test_without_a_guest_it_is_reported_and_fails_nothing() -> None:
     plan = decide(host(), asked(vhost_cpus="0-1", tap_rps="0-1"))
     assert plan.changes == () and plan.warnings == ()
