@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rxlane.errors import Kind, RxlaneError
@@ -109,6 +110,22 @@ def unguarded(kernel: Kernel, store: Store, plan: Plan) -> Plan:
     """Return the plan; REFUSED where an apply waits, perhaps since the lock was free. With it."""
     _refuse_second(kernel, store)
     return plan
+
+
+@contextmanager
+def patient(what: str) -> Iterator[None]:
+    """For who keeps a layout: raise BUSY where an apply waits, for its end is to be waited for.
+
+    Its originals would take with them what is written meanwhile. what: "of" something, in words.
+    """
+    try:
+        yield
+    except RxlaneError as error:
+        if not error.kind.refused:
+            raise
+        # Without the seconds that are left: the same is said once.
+        problem = f"nothing {what} is written while an apply waits to be confirmed"
+        raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
 
 
 def guarded(store: Store, pending: Pending, plan: Plan) -> Plan:

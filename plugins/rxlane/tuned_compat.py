@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rxlane import claims, confirm
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import Kind, RxlaneError, with_notes
+from rxlane.errors import RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -118,19 +117,6 @@ def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (*skips, *(("warning", text) for text in plan.warnings))
 
 
-@contextmanager
-def _unconfirmed() -> Iterator[None]:
-    """Raise BUSY while an apply waits: its originals would take this layout with them."""
-    try:
-        yield
-    except RxlaneError as error:
-        if not error.kind.refused:
-            raise
-        # Without the seconds that are left: the same is said once.
-        problem = "nothing of the profile is written while an apply waits to be confirmed"
-        raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
-
-
 class Adapter:
     """Runs the library for a plugin: every failure becomes one line of a Report, never a raise."""
 
@@ -176,7 +162,7 @@ class Adapter:
     def _write(self, policy: Policy, choose: Choose | None) -> Applied:
         """Claim the policy's devices, then write; those that a .link file has alone are left."""
         kernel = self._open_kernel()
-        with _unconfirmed():
+        with confirm.patient("of the profile"):
             confirm.refuse_second(kernel, self.store)
         named = {name for s in policy.all for name in s.devices}
         indexes = {i for name in named if (i := self._index(name)) is not None}
@@ -184,7 +170,7 @@ class Adapter:
         others = claims.Others(self.store, kernel)
 
         def still(plan: Plan) -> Plan:
-            with _unconfirmed():
+            with confirm.patient("of the profile"):
                 confirm.unguarded(kernel, self.store, plan)
             return plan if choose is None else choose(plan)
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
+from rxlane import confirm
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Converger, Follower, Log, keep
 from rxlane.events import APPLIED, Event, Sources
@@ -119,6 +121,20 @@ class Kept:
         return self._sysfs.target(f"sys/class/net/{name}/device") is not None
 
 
+def writer(kernel: Kernel, store: Store) -> Write:
+    """Return what a Kept writes with: apply(), which waits while another waits to be confirmed."""
+
+    def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+        def still(plan: Plan) -> Plan:
+            with confirm.patient("of the layout"):
+                confirm.unguarded(kernel, store, plan)
+            return plan if choose is None else choose(plan)
+
+        return apply(kernel, store, policy, scope, choose=still)
+
+    return write
+
+
 def watch(
     kernel: Kernel,
     store: Store,
@@ -132,15 +148,12 @@ def watch(
 
     begun gets what the first apply did, whose errors are raised.
     """
-
-    def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
-        return apply(kernel, store, policy, scope, choose=choose)
-
     sources = Sources()
     try:
         # Before there is something to keep: an earlier journal may be of another boot.
-        begun(write(policy, names or None, None))
-        kept = Kept(write, store, policy, names, sources.links.names)
+        alone = partial(confirm.unguarded, kernel, store)
+        begun(apply(kernel, store, policy, names or None, choose=alone))
+        kept = Kept(writer(kernel, store), store, policy, names, sources.links.names)
         converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
         converger.notice([APPLIED])
         keep(

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rxlane import watch
-from rxlane.apply import Applied, apply
-from rxlane.converge import SETTLE, Choose, Converger
+from rxlane.converge import SETTLE, Converger
 from rxlane.events import Event, Links
 from rxlane.journal import Store
 from rxlane.places import Folder
@@ -61,19 +60,15 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.sources = Sources.of(self.host)
-        self._write(self.policy, self.names or None, None)
+        write = watch.writer(self.host, self.store)
+        write(self.policy, self.names or None, None)
         names = self.sources.links.names
-        self.kept = watch.Kept(self._write, self.store, self.policy, self.names, names)
+        self.kept = watch.Kept(write, self.store, self.policy, self.names, names)
         self.converger = Converger(
             lambda choose: self.kept.replan(self.sources.links.names, choose),
             lambda level, text: self.log.append((level, text)),
             self.clock,
         )
-
-    def _write(
-        self, policy: Policy, scope: Collection[str] | None, choose: Choose | None
-    ) -> Applied:
-        return apply(self.host, self.store, policy, scope, choose=choose)
 
     def relevant(self, event: Event) -> bool:
         return self.kept.relevant(self.sources.links.names, event)

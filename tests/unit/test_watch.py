@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import watch
+from rxlane import confirm, watch
 from rxlane.apply import Applied, apply
 from rxlane.converge import LATE, Choose, Follower
 from rxlane.errors import RxlaneError
@@ -23,6 +23,7 @@ from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import keeping, simhost
 from unit.asking import FULL, policy
+from unit.confirming import arm
 from unit.keeping import UP, Bench, Sources
 from unit.simhost import SimHost
 
@@ -184,6 +185,29 @@ def test_first_apply_is_told_and_its_error_raised(
     with pytest.raises(RxlaneError, match="CPU 64 does not exist"):
         watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)
     assert apply(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"]).written == 0
+
+
+def test_what_is_kept_waits_for_a_confirmation(bench: Bench) -> None:
+    """Else the apply that is tried would be undone by the keeper, and both by its guard."""
+    pending = arm(bench.host, bench.store)
+    apply(bench.host, bench.store, policy("eth0", threaded="off"), ["eth0"])
+    writes = bench.host.writes
+    assert bench.happens(UP) and bench.host.writes == writes
+    assert "nothing of the layout is written while an apply waits" in bench.log[0][1]
+    confirm.disarm(bench.store, pending)
+    assert bench.happens(after=LATE) and bench.host.links["eth0"].napis[1].threaded != 0
+
+
+def test_first_apply_that_was_overtaken_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An apply with --confirm came between the question and the lock."""
+    host, store = SimHost(simhost.snapshot()), Store(tmp_path)
+    monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
+    arm(host, store)
+    with pytest.raises(RxlaneError, match="waits to be confirmed"):
+        watch.watch(host, store, policy("eth0", **FULL), ["eth0"], os.eventfd(1), print, print)
+    assert host.writes == 0
 
 
 def _closing(sources: Sources) -> Sources:
