@@ -19,6 +19,8 @@ from rxlane.processors import CGROUPS
 from rxlane.sysfs import Sysfs
 
 _VCPU = re.compile(r"CPU \d+/(?:KVM|TCG)")
+# Each machine holds a reference: kvm_create_vm().
+_KVM_USERS = ("sys/module/kvm_intel/refcnt", "sys/module/kvm_amd/refcnt")
 _TAP = re.compile(r"^iff:\t(\S+)$", re.M)
 
 
@@ -55,11 +57,12 @@ def with_machines(sysfs: Sysfs, links: Iterable[Link]) -> tuple[tuple[Link, ...]
     """Return the links, taps with their vhost threads, and the CPUs that vCPUs are bound to.
 
     The kernel does not tell which thread of a process serves which of its taps: all are its first
-    tap's.
+    tap's. Processes are looked through where there are taps or KVM has users, for a machine may
+    have other networks; one that neither tells of, of a KVM that is no module, is not seen.
     """
     links = tuple(links)
     taps = {link.name for link in links if link.tap}
-    if not taps:
+    if not taps and not any((sysfs.read(file) or "0") != "0" for file in _KVM_USERS):
         return links, ()
     found = find(sysfs)
     owners: dict[str, int] = {}

@@ -302,6 +302,19 @@ def test_taps_have_the_threads_of_their_process(tmp_path: Path) -> None:
     assert vms.with_machines(sysfs, [Link("eth0", 2, True, True)])[1] == ()
 
 
+@pytest.mark.parametrize(("users", "looked"), [("1", True), ("0", False), (None, False)])
+def test_machines_without_taps_are_looked_for_where_kvm_has_users(
+    users: str | None, looked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their networks may be macvtaps, vhost-user or devices that they were given."""
+    monkeypatch.setattr(threads, "affinity", lambda pid: (3,) if pid == VCPU else None)
+    files = machines(os.getpid())
+    if users is not None:
+        files["sys/module/kvm_intel/refcnt"] = f"{users}\n"
+    found = vms.with_machines(tree(tmp_path, files), [Link("eth0", 2, True, True)])
+    assert found == ((Link("eth0", 2, True, True),), (3,) if looked else ())
+
+
 @pytest.mark.parametrize(
     "file",
     ["machine.slice/vm/cpuset.cpus.effective", "cpuset/machine.slice/vm/cpuset.effective_cpus"],
