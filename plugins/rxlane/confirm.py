@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.parallel import uninterrupted
-from rxlane.plan import Plan
+from rxlane.plan import HOST, HOST_INDEX, Plan
 from rxlane.present import found_again, of_this_boot
 from rxlane.revert import names_by_index
 from rxlane.rollback import RolledBack, bring_back
@@ -110,6 +110,19 @@ def unguarded(kernel: Kernel, store: Store, plan: Plan) -> Plan:
     """Return the plan; REFUSED where an apply waits, perhaps since the lock was free. With it."""
     _refuse_second(kernel, store)
     return plan
+
+
+def concerns(
+    pending: Pending, plan: Plan, scope: Collection[str] | None, present: Mapping[int, str]
+) -> bool:
+    """True where the apply that waits is of a device of the plan, or of the scope, or of the host
+    like it. present: the links that are there, names by index.
+    """
+    if pending.devices is None:
+        return True
+    own = {one.target.device for one in (*plan.changes, *plan.holds)}.union(scope or ())
+    names = {HOST_INDEX: HOST, **present}
+    return not own.isdisjoint(names[index] for index in pending.devices if index in names)
 
 
 @contextmanager

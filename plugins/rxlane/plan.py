@@ -47,8 +47,8 @@ PAUSING = frozenset({"virtio_net"})
 COALESCING = dict.fromkeys(("ixgbe", "bnx2", "fsl-gianfar"), LINK_RESET)
 COALESCING |= dict.fromkeys(("fsl_enetc", "fsl_enetc_vf", "nxp_enetc4", "r8152"), QUEUE_PAUSE)
 # Drivers that reset the link for their filters' switch: ixgbe_set_features(), i40e_set_features(),
-# igb_set_features(), igc_set_features(), wx_set_features() and bnxt_set_features().
-FILTERING = frozenset(("ixgbe", "i40e", "igb", "igc", "txgbe", "ngbe", "bnxt_en"))
+# igb_set_features(), igc_set_features(), bnxt_set_features(), and wx_set_features() for txgbe.
+FILTERING = frozenset(("ixgbe", "i40e", "igb", "igc", "txgbe", "bnxt_en"))
 
 
 class Target(NamedTuple):

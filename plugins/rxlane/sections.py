@@ -171,13 +171,16 @@ class Policy:
 
     @property
     def guests(self) -> bool:
-        """True when taps matter, or vCPUs, whose CPUs are left out where CPUs are chosen."""
+        """True when taps matter, or vCPUs, whose CPUs are left out where CPUs are chosen and are
+        warned of where busy pollers are given them.
+        """
         placed = [section.cpus for section in self.sections]
         placed += [cpus for section in self.irq for cpus in (section.cpus, section.thread_cpus)]
         placed += [section.rx_cpus for section in self.steering]
         near = any(section.node for section in self.irq)
         near = near or any(section.rps in ("auto", "numa-local") for section in self.steering)
         taps = ((section.vhost_cpus, section.tap_rps) for section in self.steering)
+        near = near or any(r.mode == "busy-poll" for s in self.sections if s.cpus for r in s.modes)
         return near or () in placed or any(given != (None, None) for given in taps)
 
     @property

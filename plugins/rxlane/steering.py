@@ -321,9 +321,9 @@ def _arfs(draft: Draft, policy: Policy, devices: list[Device]) -> None:
             continue
         reason, target = section.reason("arfs"), Target(link.name, WHOLE, NTUPLE)
         stands = draft.present.read(target) == section.arfs
-        cut = cutting.cuts(view, link.name, NTUPLE) and cutting.guarded(view, policy, link.name)
-        if cut and not stands:
-            draft.skip(*target, "left-alone", cutting.left_alone(view, link.name, reason))
+        who = None if stands else cutting.at_risk(view, policy, link.name, NTUPLE)
+        if who is not None:
+            draft.skip(*target, "left-alone", cutting.left_alone(view, link.name, reason, who))
             continue
         draft.want(target, section.arfs, reason)
 

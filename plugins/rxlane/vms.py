@@ -58,7 +58,7 @@ def with_machines(sysfs: Sysfs, links: Iterable[Link]) -> tuple[tuple[Link, ...]
 
     The kernel does not tell which thread of a process serves which of its taps: all are its first
     tap's. Processes are looked through where there are taps or KVM has users, for a machine may
-    have other networks; one that neither tells of, of a KVM that is no module, is not seen.
+    have other networks. What neither tells of, TCG or a KVM that is no module of x86, is not seen.
     """
     links = tuple(links)
     taps = {link.name for link in links if link.tap}

@@ -121,13 +121,17 @@ class Kept:
         return self._sysfs.target(f"sys/class/net/{name}/device") is not None
 
 
-def writer(kernel: Kernel, store: Store) -> Write:
-    """Return what a Kept writes with: apply(), which waits while another waits to be confirmed."""
+def writer(kernel: Kernel, store: Store, present: Callable[[], Names]) -> Write:
+    """Return what a Kept writes with: apply(), which raises BUSY while another one on any of the
+    same devices waits to be confirmed. present: tells the links that are there.
+    """
 
     def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
         def still(plan: Plan) -> Plan:
-            with confirm.patient("of the layout"):
-                confirm.unguarded(kernel, store, plan)
+            pending = confirm.waiting(kernel, store)
+            if pending is None or confirm.concerns(pending, plan, scope, present()):
+                with confirm.patient("of the layout"):
+                    confirm.unguarded(kernel, store, plan)
             return plan if choose is None else choose(plan)
 
         return apply(kernel, store, policy, scope, choose=still)
@@ -153,7 +157,8 @@ def watch(
         # Before there is something to keep: an earlier journal may be of another boot.
         alone = partial(confirm.unguarded, kernel, store)
         begun(apply(kernel, store, policy, names or None, choose=alone))
-        kept = Kept(writer(kernel, store), store, policy, names, sources.links.names)
+        write = writer(kernel, store, lambda: sources.links.names)
+        kept = Kept(write, store, policy, names, sources.links.names)
         converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
         converger.notice([APPLIED])
         keep(

@@ -82,8 +82,9 @@ class NapiPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
     set queues up anew for these, many by resetting the link: they are
     written first, and everything else is planned for the queues that come.
     On a device over which somebody is logged in such a change is refused,
-    unless [option]`allow_session_reset` has the value 1; so is coalescing
-    left alone for which the driver resets the link, as ixgbe does.
+    unless [option]`allow_session_reset` has the value 1; so are coalescing
+    and [option]`arfs` left alone where the driver resets the link for them,
+    as ixgbe does.
 
     [option]`adaptive_rx` and [option]`adaptive_tx` (`on`, `off`) let the
     driver choose coalescing by load. [option]`rx_usecs` and

@@ -60,7 +60,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.sources = Sources.of(self.host)
-        write = watch.writer(self.host, self.store)
+        write = watch.writer(self.host, self.store, lambda: self.sources.links.names)
         write(self.policy, self.names or None, None)
         names = self.sources.links.names
         self.kept = watch.Kept(write, self.store, self.policy, self.names, names)

@@ -12,6 +12,7 @@ from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot, Tunable
+from rxlane.policy import Given, parse
 from rxlane.revert import revert
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
@@ -176,6 +177,13 @@ def test_new_queues_under_a_login_are_refused() -> None:
     assert after(decide(host(sessions=("eth7",)), asked(channels=2)))
 
 
+def test_a_permission_for_hardware_is_none_for_a_virtual_device() -> None:
+    virtual = replace(tuned(simhost.link()), physical=False)
+    given = [Given("napi", "all", (), {"allow_session_reset": "1"}),
+             Given("napi", "virt", ("eth0",), {"channels": "2"})]  # fmt: skip
+    assert "[virt] channels=2 eth0:" in refusal(host(virtual, sessions=("eth0",)), parse(given))
+
+
 def test_no_refusal_where_nothing_is_cut() -> None:
     start = host(sessions=("eth0",))
     assert decide(start, asked(channels=4)).changes == ()
@@ -198,7 +206,7 @@ def test_coalescing_that_resets_the_link_of_a_login_is_left_alone() -> None:
     assert skipped(plan) == [
         "eth0: adaptive-rx, rx-usecs, rx-frames left-alone: adaptive_rx=off rx_usecs=0 in [napi]:"
         " somebody is logged in over this device, and driver ixgbe resets the link for it;"
-        " use `rxlane apply --confirm` or set allow_session_reset=1"
+        " use `rxlane apply --confirm` or set allow_session_reset=1 in [napi]"
     ]
     for where, wanted in (
         (start, asked(**low, allow_session_reset=1)),

@@ -259,7 +259,7 @@ def test_arfs_that_resets_the_link_of_a_login_is_left_alone() -> None:
     assert [str(s) for s in plan.skips] == [
         "eth0: rx-ntuple-filter left-alone: arfs=on in [flow_steering]: somebody is logged in over"
         " this device, and driver igb resets the link for it;"
-        " use `rxlane apply --confirm` or set allow_session_reset=1"
+        " use `rxlane apply --confirm` or set allow_session_reset=1 in [napi]"
     ]
     assert filters(start("igb", "eth0")) == []
     assert filters(start("igb", "eth0"), replace(wanted, confirmed=True)) == ["link-reset"]
@@ -267,6 +267,8 @@ def test_arfs_that_resets_the_link_of_a_login_is_left_alone() -> None:
     assert filters(start("igb", "eth0"), free) == ["link-reset"]
     assert filters(start("igb", "eth7")) == ["link-reset"]
     assert filters(start("ice", "eth0")) == ["none"]
+    hidden = decide(replace(start("igb"), hidden_logins=True), wanted)
+    assert "over which device cannot be told from here" in str(hidden.skips[0])
     before = decide(start("igb", "eth0"), asked(rfs="auto", arfs="off"))
     assert before.skips == (), "what holds cuts nobody off"
 

@@ -103,6 +103,8 @@ def test_busy_pollers_that_are_named_onto_the_cpus_of_vcpus_are_warned_of() -> N
         " leave: name other CPUs"
     )
     assert decide(start, asked(threaded="busy-poll@0-2", thread_cpus="1,6-7")).warnings == ()
+    assert VHOST_CPUS in stages.reads(asked(**named), ()), "vCPUs are looked for"
+    assert VHOST_CPUS not in stages.reads(asked(threaded="on", thread_cpus="1"), ())
 
 
 def test_without_a_guest_it_is_reported_and_fails_nothing() -> None:

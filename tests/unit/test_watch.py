@@ -16,13 +16,13 @@ from rxlane.converge import LATE, Choose, Follower
 from rxlane.errors import RxlaneError
 from rxlane.events import Event
 from rxlane.journal import Store
-from rxlane.model import Thread
+from rxlane.model import Link, Thread
 from rxlane.policy import parse_mixed
 from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import keeping, simhost
-from unit.asking import FULL, policy
+from unit.asking import FULL, SECOND, policy
 from unit.confirming import arm
 from unit.keeping import UP, Bench, Sources
 from unit.simhost import SimHost
@@ -196,6 +196,24 @@ def test_what_is_kept_waits_for_a_confirmation(bench: Bench) -> None:
     assert "nothing of the layout is written while an apply waits" in bench.log[0][1]
     confirm.disarm(bench.store, pending)
     assert bench.happens(after=LATE) and bench.host.links["eth0"].napis[1].threaded != 0
+
+
+def test_what_is_kept_of_other_devices_waits_for_nobody(tmp_path: Path) -> None:
+    host, own = SimHost(simhost.snapshot(simhost.link(), SECOND)), {"threaded": "on"}
+    bench = Bench(host, Store(tmp_path), policy("eth1", **own), ("eth1",))
+    pending = arm(host, bench.store, [2])
+    host.links["eth1"] = without_modes(host.links["eth1"])
+    writes = host.writes
+    assert bench.happens(Event("went up", "eth1", 3)) and host.writes > writes
+    confirm.disarm(bench.store, pending)
+    arm(host, bench.store, [2, 3])
+    host.links["eth1"] = without_modes(host.links["eth1"])
+    writes = host.writes
+    assert bench.happens(Event("went up", "eth1", 3)) and host.writes == writes
+
+
+def without_modes(link: Link) -> Link:
+    return replace(link, napis=tuple(replace(n, threaded=0) for n in link.napis))
 
 
 def test_first_apply_that_was_overtaken_is_refused(
