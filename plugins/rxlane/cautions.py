@@ -34,8 +34,10 @@ def warn(
     draft.warnings += _of_isolated(host, fresh)
     new = (*fresh, *(row for row in more if not row[0].untouched(row[1])))
     placed = [row for row in new if row[0].section.cpus == ()]
-    draft.warnings += _of_guests(draft.view.snapshot.vcpus, placed)
-    draft.warnings += _of_pollers_named(draft.view.snapshot.vcpus, fresh)
+    named = [row for row in fresh if row[0].polling and row[0].section.cpus]
+    vcpus = draft.view.snapshot.vcpus
+    draft.warnings += _of_guests(vcpus, placed)
+    draft.warnings += _of_pollers_named(vcpus, named)
     draft.warnings += _of_one(host, placed)
 
 
@@ -80,32 +82,31 @@ def _of_isolated(host: Topology, fresh: Iterable[Chosen]) -> Iterable[str]:
 
 def _of_guests(vcpus: Collection[int], placed: Iterable[Chosen]) -> Iterable[str]:
     """Yield what shares CPUs with vCPUs, to which auto leaves theirs if there are others."""
-    found: dict[str, set[int]] = {}
-    for one, cpus in placed:
-        shared = set(cpus).intersection(vcpus)
-        if shared:
-            option = "thread_cpus" if one.helper is None else f"{RX}thread_cpus"
-            found.setdefault(one.section.reason(option), set()).update(shared)
-    for reason, shared in found.items():
+    for reason, shared in _shared(vcpus, placed).items():
         yield (
             f"{reason}: vCPUs are bound to {cpulist.render(shared)} as well, and no CPU that it"
             " chooses from is without"
         )
 
 
-def _of_pollers_named(vcpus: Collection[int], fresh: Iterable[Chosen]) -> Iterable[str]:
+def _of_pollers_named(vcpus: Collection[int], named: Iterable[Chosen]) -> Iterable[str]:
     """Yield which busy pollers were told to take CPUs that vCPUs are bound to, for good."""
-    found: dict[str, set[int]] = {}
-    for one, cpus in fresh:
-        if one.polling and one.section.cpus:
-            shared = set(cpus).intersection(vcpus)
-            if shared:
-                found.setdefault(one.section.reason("thread_cpus"), set()).update(shared)
-    for reason, shared in found.items():
+    for reason, shared in _shared(vcpus, named).items():
         yield (
             f"{reason}: vCPUs are bound to {cpulist.render(shared)} and get what busy-polling"
             " threads leave: name other CPUs"
         )
+
+
+def _shared(vcpus: Collection[int], rows: Iterable[Chosen]) -> dict[str, set[int]]:
+    """Return the CPUs of vCPUs that the threads have, by the option that gave them."""
+    found: dict[str, set[int]] = {}
+    for one, cpus in rows:
+        shared = set(cpus).intersection(vcpus)
+        if shared:
+            option = "thread_cpus" if one.helper is None else f"{RX}thread_cpus"
+            found.setdefault(one.section.reason(option), set()).update(shared)
+    return found
 
 
 def _of_one(host: Topology, placed: Iterable[Chosen]) -> Iterable[str]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import UNCHANGED, Pending, Process, Store, meaning
@@ -53,13 +54,17 @@ def refuse_second(kernel: Kernel, store: Store) -> None:
         _refuse_second(kernel, store)
 
 
-def _refuse_second(kernel: Kernel, store: Store) -> None:
-    """refuse_second() for a caller who holds the lock."""
+def _refuse_second(
+    kernel: Kernel, store: Store, concerned: Callable[[Pending], bool] | None = None
+) -> None:
+    """refuse_second() for a caller who holds the lock, and perhaps minds only some applies."""
     pending = waiting(kernel, store)
     if pending is None:
         # Or a guard that comes late would bring back what is applied now.
         if store.pending.load() is not None:
             store.pending.remove()
+        return
+    if concerned is not None and not concerned(pending):
         return
     left = pending.deadline - boottime()
     if left <= 0:
@@ -121,8 +126,7 @@ def concerns(
     if pending.devices is None:
         return True
     own = {one.target.device for one in (*plan.changes, *plan.holds)}.union(scope or ())
-    names = {HOST_INDEX: HOST, **present}
-    return not own.isdisjoint(names[index] for index in pending.devices if index in names)
+    return not own.isdisjoint(_present(pending.devices, {HOST_INDEX: HOST, **present}))
 
 
 @contextmanager
@@ -139,6 +143,26 @@ def patient(what: str) -> Iterator[None]:
         # Without the seconds that are left: the same is said once.
         problem = f"nothing {what} is written while an apply waits to be confirmed"
         raise RxlaneError(Kind.BUSY, problem, remedy=error.remedy) from error
+
+
+def patiently(
+    kernel: Kernel,
+    store: Store,
+    what: str,
+    choose: Callable[[Plan], Plan] | None,
+    concerned: Callable[[Plan, Pending], bool] | None = None,
+) -> Callable[[Plan], Plan]:
+    """Return choose, which with the lock first raises BUSY where an apply waits; see patient().
+
+    concerned: whether that apply is in the way of the plan; without it every one is.
+    """
+
+    def still(plan: Plan) -> Plan:
+        with patient(what):
+            _refuse_second(kernel, store, None if concerned is None else partial(concerned, plan))
+        return plan if choose is None else choose(plan)
+
+    return still
 
 
 def guarded(store: Store, pending: Pending, plan: Plan) -> Plan:
@@ -289,8 +313,7 @@ def _away(done: RolledBack, pending: Pending) -> list[str]:
         name
         for index, name in done.away
         # Below zero where another device has its index meanwhile, see found_again().
-        if not {index, abs(index)} & {*pending.absent}
-        and (pending.devices is None or abs(index) in pending.devices)
+        if not {index, abs(index)} & {*pending.absent} and pending.covers(abs(index))
     )
     return [f"{name}: not here; if it is gone for good, run `rxlane rollback`" for name in names]
 
@@ -299,8 +322,12 @@ def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
     """Return what the devices are called now, HOST for the host's settings."""
     if pending.devices is None:
         return None
-    called = names_by_index(kernel.observe(None, ()).links)
-    return {called[index] for index in pending.devices if index in called}
+    return _present(pending.devices, names_by_index(kernel.observe(None, ()).links))
+
+
+def _present(devices: Iterable[int], called: Mapping[int, str]) -> set[str]:
+    """Return the names of those devices that are here. called: names by index."""
+    return {called[index] for index in devices if index in called}
 
 
 def register(store: Store, token: str, guard: Process | None, failure: str = "") -> Pending | None:

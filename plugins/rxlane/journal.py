@@ -62,6 +62,10 @@ class Pending:
     applier: Process | None = field(default=None, metadata=LATER)
     absent: tuple[int, ...] = field(default=(), metadata=LATER)
 
+    def covers(self, index: int) -> bool:
+        """True where the originals of the device of this index come back."""
+        return self.devices is None or index in self.devices
+
 
 @dataclass(frozen=True, slots=True)
 class Claims:

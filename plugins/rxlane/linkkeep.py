@@ -146,7 +146,7 @@ class KeptLink:
         if self._ifindex in claims.load(self._store, self._boot_id).tuned:
             return True
         pending = confirm.waiting(self._kernel, self._store)
-        return pending is not None and (pending.devices is None or self._ifindex in pending.devices)
+        return pending is not None and pending.covers(self._ifindex)
 
     def _others(self, present: Names) -> list[Given]:
         found: list[Given] = []

@@ -46,6 +46,7 @@ from rxlane.stages import asked, reads
 from rxlane.sysfs import Sysfs
 from rxlane.verify import cause
 
+OF_PROFILE = "of the profile"  # see confirm.patient()
 NEEDS = "rxlane's TuneD plugins need TuneD 2.25 or newer: this one cannot order plugin instances"
 
 
@@ -162,18 +163,14 @@ class Adapter:
     def _write(self, policy: Policy, choose: Choose | None) -> Applied:
         """Claim the policy's devices, then write; those that a .link file has alone are left."""
         kernel = self._open_kernel()
-        with confirm.patient("of the profile"):
+        with confirm.patient(OF_PROFILE):
             confirm.refuse_second(kernel, self.store)
         named = {name for s in policy.all for name in s.devices}
         indexes = {i for name in named if (i := self._index(name)) is not None}
         claims.update(self.store, kernel.boot_id(), claims.with_tuned(indexes))
         others = claims.Others(self.store, kernel)
 
-        def still(plan: Plan) -> Plan:
-            with confirm.patient("of the profile"):
-                confirm.unguarded(kernel, self.store, plan)
-            return plan if choose is None else choose(plan)
-
+        still = confirm.patiently(kernel, self.store, OF_PROFILE, choose)
         return apply(kernel, self.store, policy, others, owner=TUNED, choose=still)
 
     def _released(self, report: Report) -> Report:

@@ -62,7 +62,7 @@ def with_machines(sysfs: Sysfs, links: Iterable[Link]) -> tuple[tuple[Link, ...]
     """
     links = tuple(links)
     taps = {link.name for link in links if link.tap}
-    if not taps and not any((sysfs.read(file) or "0") != "0" for file in _KVM_USERS):
+    if not taps and not any(sysfs.number(file) for file in _KVM_USERS):
         return links, ()
     found = find(sysfs)
     owners: dict[str, int] = {}

@@ -10,7 +10,7 @@ from rxlane import confirm
 from rxlane.apply import Applied, apply
 from rxlane.converge import Choose, Converger, Follower, Log, keep
 from rxlane.events import APPLIED, Event, Sources
-from rxlane.journal import Store, Word
+from rxlane.journal import Pending, Store, Word
 from rxlane.kernel import Kernel
 from rxlane.plan import Plan
 from rxlane.sections import Policy
@@ -127,13 +127,10 @@ def writer(kernel: Kernel, store: Store, present: Callable[[], Names]) -> Write:
     """
 
     def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
-        def still(plan: Plan) -> Plan:
-            pending = confirm.waiting(kernel, store)
-            if pending is None or confirm.concerns(pending, plan, scope, present()):
-                with confirm.patient("of the layout"):
-                    confirm.unguarded(kernel, store, plan)
-            return plan if choose is None else choose(plan)
+        def concerned(plan: Plan, pending: Pending) -> bool:
+            return confirm.concerns(pending, plan, scope, present())
 
+        still = confirm.patiently(kernel, store, "of the layout", choose, concerned)
         return apply(kernel, store, policy, scope, choose=still)
 
     return write
