@@ -64,7 +64,7 @@ def test_twenty_thousand_switches(machine: Guest, kind: str, part: int, igb: str
         missing(igb)
     print(f"{kind}: part {part} of {PARTS}")
     outcome = stress(machine, SCRIPT, SWITCHES, DISTURBANCES, LIMIT_S, kind, rate=RATES[kind])
-    machine.check_splats()
+    machine.check_splats(hotplug=True)
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == []
     assert counts["observer"] >= LOOKS, "quiet queues were hardly looked for"

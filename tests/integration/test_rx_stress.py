@@ -44,7 +44,7 @@ def check(vm: Guest, outcome: Outcome) -> None:
     """Nothing wrong, whatever was counted."""
     vm.check_leaks()
     look_at_locks(vm)
-    vm.check_splats()
+    vm.check_splats(hotplug=True)
     assert outcome["stuck"] == {} and outcome["faults"] == []
 
 

@@ -39,7 +39,7 @@ def test_ten_thousand_toggles() -> None:
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
         outcome = stress(vm, SCRIPT, TOGGLES, DISTURBANCES, LIMIT_S)
         vm.check_leaks()
-        vm.check_splats()
+        vm.check_splats(hotplug=True)
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == [] and outcome["probes"]
     assert sum(counts[mode] for mode in MODES) >= TOGGLES
@@ -67,7 +67,7 @@ def test_nothing_is_found_by_igb_either(igb: str) -> None:
     spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048, igb=True)
     with Guest(build("6.12", "debug", patched=True), spec) as vm:
         outcome = stress(vm, SCRIPT, FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S, "igb")
-        vm.check_splats()
+        vm.check_splats(hotplug=True)
     others = [fault for fault in outcome["faults"] if not fault.endswith(" is quiet")]
     assert outcome["stuck"] == {} and others == []
 
@@ -84,7 +84,7 @@ def test_a_fault_is_found(fault: str, igb: str) -> None:
         with Guest(kernel, spec) as vm:
             outcome = stress(vm, SCRIPT, FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S, kind)
             found = outcome["stuck"] or outcome["faults"]
-            vm.check_splats()
+            vm.check_splats(hotplug=True)
     except Splat as error:
         found = str(error)
     print(f"{fault}: {found}")

@@ -27,7 +27,7 @@ from lab.paths import BUILD
 from lab.progress import say, step
 from lab.qga import Agent, AgentSilent, CommandTimeout, Completed
 from lab.rootfs import NICS
-from lab.splat import emulation_race, faulted, splats
+from lab.splat import emulation_race, faulted, left_by_hotplug, splats
 
 # Seconds until a guest that still runs but says nothing counts as hung. Emulated on two busy
 # cores Debian's own kernel, with its initrd, needs minutes.
@@ -264,9 +264,15 @@ class Guest:
         """Has its folder, with the console log, stay behind at the end."""
         self._keep = True
 
-    def check_splats(self) -> None:
-        """Raises Splat with the lines when console or kernel log hold a kernel's complaint."""
-        found = splats(self.console_text()) or splats(self.run(["dmesg"]).stdout)
+    def check_splats(self, hotplug: bool = False) -> None:
+        """Raises Splat with the lines when console or kernel log hold a kernel's complaint.
+
+        hotplug: CPUs went and came under flood. What that alone brings about is counted aloud.
+        """
+        console = self.console_text()
+        if hotplug:
+            print(f"idle with packets left in CPU hotplug: {len(left_by_hotplug(console))} times")
+        found = splats(console, hotplug) or splats(self.run(["dmesg"]).stdout, hotplug)
         if found:
             self.keep()
             raise Splat("\n".join(found))

@@ -3,7 +3,7 @@
 
 import pytest
 
-from lab.splat import emulation_race, splats
+from lab.splat import emulation_race, left_by_hotplug, splats
 
 FAULTS = [
     "[   12.1] BUG: kernel NULL pointer dereference, address: 0000000000000010",
@@ -45,6 +45,16 @@ HEALTHY = [
 @pytest.mark.parametrize("line", FAULTS)
 def test_fault_is_seen(line: str) -> None:
     assert splats(f"before\n{line}\nafter\n") == [line]
+
+
+def test_what_hotplug_alone_brings_about_is_spared_where_cpus_come_and_go() -> None:
+    left = "[   12.1] NOHZ tick-stop error: local softirq work is pending, handler #08!!!"
+    others = ["[   12.2] NOHZ tick-stop error: local softirq work is pending, handler #0a!!!",
+              "[   12.3] WARNING: CPU: 0 PID: 1 at net/core/dev.c:1 handler #08"]  # fmt: skip
+    console = "\n".join([left, *others, left])
+    assert splats(console, hotplug=True) == others
+    assert splats(console) == [left, *others, left]
+    assert left_by_hotplug(console) == [left, left]
 
 
 def test_healthy_console_is_quiet() -> None:
