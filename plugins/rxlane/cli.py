@@ -232,14 +232,26 @@ def _arm(
     return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start, own)
 
 
+def _left_store(args: argparse.Namespace) -> Store:
+    """Return what an apply left; JOURNAL where a folder is named that is not there.
+
+    A mistyped one must not pass for a host where nothing was applied, nor be made.
+    """
+    from rxlane.journal import Store
+
+    store = Store(args.state)
+    if args.state != STATE and not store.directory.is_dir():
+        raise RxlaneError(Kind.JOURNAL, f"{printable(args.state, 200)} is not a directory")
+    return store
+
+
 def _confirm(args: argparse.Namespace) -> int:
     from rxlane import confirm, session
-    from rxlane.journal import Store
     from rxlane.kernel import Linux
     from rxlane.sysfs import Sysfs
 
     request.need_root()
-    confirm.confirm(Linux(), Store(args.state), session.current(Sysfs()))
+    confirm.confirm(Linux(), _left_store(args), session.current(Sysfs()))
     streams.tell("confirmed: what was applied stays")
     return 0
 
@@ -269,16 +281,12 @@ def _log(level: str, text: str) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from rxlane import show
     from rxlane.items import CHEAP_ITEMS
-    from rxlane.journal import Store
     from rxlane.kernel import Linux
     from rxlane.present import found_again, load_current
     from rxlane.verify import Verdict, verify_journal
 
-    kernel, store = Linux(), Store(args.state)
     request.need_root("reading the journal")
-    journal = None
-    if args.state != STATE and not store.directory.is_dir():
-        raise RxlaneError(Kind.JOURNAL, f"{printable(args.state, 200)} is not a directory")
+    kernel, store, journal = Linux(), _left_store(args), None
     if store.directory.exists():  # without, nothing was applied, and no folder is made for that
         with store.lock():
             journal, _ = load_current(store, kernel)
@@ -320,7 +328,7 @@ def _rollback(args: argparse.Namespace) -> int:
             done = rollback(kernel, store, claims.others(store, kernel))
         claims.release_tuned(store, kernel.boot_id())
     else:
-        refuse_elsewhere(store, store.load(), kernel)
+        refuse_elsewhere(store, _left_store(args).load(), kernel)
         mine = {link.ifindex for link in links} or None
         # First, or the services of .link files would put right what this brings back.
         released = _released(store, kernel.boot_id(), mine)

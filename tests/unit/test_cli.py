@@ -85,6 +85,7 @@ STATEFUL = (("apply",), ("confirm",), ("rollback",), ("verify",), ("watch",))
 
 @pytest.mark.parametrize("argv", BAD, ids=lambda argv: " ".join(argv)[:50] or "nothing")
 def test_bad_input(host: SimHost, capsys: Captured, tmp_path: Path, argv: tuple[str, ...]) -> None:
+    (tmp_path / "state").mkdir()
     more = state(tmp_path) if argv[:1] in STATEFUL else ()
     status, out, err = run(capsys, *argv, *more)
     assert status == 2 and out == ""
@@ -133,12 +134,23 @@ def test_verify_makes_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
-    """A mistyped --state must not pass for a host on which nothing drifted."""
-    status, out, err = run(capsys, "verify", "--state", str(tmp_path / "typo"))
+@pytest.mark.parametrize("verb", ["verify", "rollback", "confirm"])
+def test_a_folder_that_is_not_there(
+    host: SimHost, capsys: Captured, tmp_path: Path, verb: str
+) -> None:
+    """A mistyped --state must not pass for a host on which nothing drifted or was applied."""
+    status, out, err = run(capsys, verb, "--state", str(tmp_path / "typo"))
     assert status == 1 and out == "" and err == f"rxlane: {tmp_path}/typo is not a directory\n"
-    status, _, err = run(capsys, "rollback", "--state", "")
+    assert list(tmp_path.iterdir()) == []
+    status, _, err = run(capsys, verb, "--state", "")
     assert status == 2 and "names no directory" in err
+
+
+def test_the_folder_of_all_is_no_fault_where_it_is_not_there(
+    host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "STATE", str(tmp_path / "rxlane"))
+    assert run(capsys, "rollback") == (0, "0 settings put back\n", "")
 
 
 @pytest.mark.parametrize(
