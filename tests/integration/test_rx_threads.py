@@ -31,6 +31,7 @@ CASES = {
     "policy and affinity are kept",
     "nothing is delivered after down",
     "what waits is bounded over resizes",
+    "switching off takes no longer than it may",
     "CPUs come and go",
     "policy and affinity of users while CPUs are away",
     "thread that does not get its CPU is stopped",
