@@ -26,12 +26,13 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "lazy": ("fast", "lazy"),
     "rt": ("fast", "rt"),
     "rt-debug": ("fast", "debug", "rt"),
+    "nohz": ("fast", "nohz"),
     "series": ("fast", "series"),  # never booted: for what a series touches
 }
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {
-    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug", "series"),
-    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug", "series"),
+    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "series"),
+    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "series"),
 }
 
 
