@@ -61,9 +61,10 @@ def splats(console: str, hotplug: bool = False) -> list[str]:
 
     hotplug: CPUs went and came under flood, so that left_by_hotplug() are none.
     """
-    spared = left_by_hotplug(console) if hotplug else []
     return [
         line
         for line in console.splitlines()
-        if PATTERNS.search(line) and not HARMLESS.search(line) and line not in spared
+        if PATTERNS.search(line)
+        and not HARMLESS.search(line)
+        and not (hotplug and LEFT_BY_HOTPLUG.search(line))
     ]
