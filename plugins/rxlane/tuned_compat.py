@@ -68,6 +68,11 @@ def index_of(name: str) -> int | None:
     return Sysfs().number(f"sys/class/net/{name}/ifindex")
 
 
+def events_so_far() -> int:
+    """Return the sequence number of the kernel's last event of any device (SEQNUM in udev)."""
+    return Sysfs().number("sys/kernel/uevent_seqnum") or 0
+
+
 # The settings that a kind of section speaks for.
 ITEMS = {
     NAPI: frozenset((*RESET_ITEMS, *COALESCE_ITEMS, *NAPI_ITEMS, *THREADS_OF[THREADED])),

@@ -189,6 +189,8 @@ class Facet:
         self._devices_supported = True
         self._assigned_devices: set[str] = set()
         self._free_devices: set[str] = set()
+        # First: what happens from here on is an event to come, or in the list, or both.
+        self._listed_after = tuned_compat.events_so_far()
         for device in self._hardware_inventory.get_devices("net"):
             self._note_device(device)
             self._free_devices.add(device.sys_name)
@@ -215,7 +217,20 @@ class Facet:
     def _hardware_events_cleanup(self) -> None:
         self._hardware_inventory.unsubscribe(self)
 
+    def _is_old(self, event: str, device: Any) -> bool:
+        """True for what the list of devices shows already.
+
+        TuneD gathers events also while it has no profile, and tells them all when it has one. A
+        device is in the list for a moment after its removal was told.
+        """
+        if device.sequence_number > self._listed_after:
+            return False
+        there = self._hardware_inventory.get_device("net", device.sys_name)
+        return event != "remove" or there is not None
+
     def _hardware_events_callback(self, event: str, device: Any) -> None:
+        if self._is_old(event, device):
+            return
         if event == "remove":
             # Another device, a virtual one perhaps, may get the name.
             self._hardware.discard(device.sys_name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings, differing
+from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings, device_of, differing
 from demo_story import dormant
 from lab.vm import CommandFailed
 
@@ -206,6 +206,31 @@ def test_lanes_survive_nothing_lost_over_down_and_up(switched_on: tuple[Host, Se
     host.run("ip", "link", "set", host.vm.nic, "up")
     host.run("tuned-adm", "off", timeout=180)
     assert differing(before, host.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_what_happened_before_the_profile_is_no_news(guest: Host) -> None:
+    """TuneD tells plugins that it loads of all that happened while it had no profile."""
+    before, nic = guest.settings(), device_of(guest, "vmxnet3")
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    guest.run("tuned-adm", "off", timeout=180)
+    there_and_back = (
+        f"ip link set {nic} name lane0 && ip link set lane0 name {nic} && ip netns add away"
+        f" && ip link set {nic} netns away && ip -n away link set {nic} netns 1"
+        f" && ip netns delete away && ip link set {nic} up && udevadm settle"
+    )
+    guest.run("sh", "-c", there_and_back)
+    said = len(guest.vm.read(TUNED_LOG))
+    try:
+        guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+        during = guest.settings()
+        guest.run("tuned-adm", "verify", timeout=180)
+        lines = guest.vm.read(TUNED_LOG)[said:].decode().splitlines()
+        news = [line for line in lines if "lane0" in line or f"device '{nic}'" in line]
+        assert news == [] and differing(during, guest.settings()) == {}
+    finally:
+        guest.run("tuned-adm", "off", timeout=180)
+    assert differing(before, guest.settings()) == {}
 
 
 @pytest.mark.kernels(OURS)

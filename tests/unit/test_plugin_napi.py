@@ -62,14 +62,18 @@ class Base:
     """What the adapter uses of tuned.plugins.hotplug.Plugin."""
 
     def __init__(self, names: dict[str, str], variables: dict[str, str]) -> None:
-        found = [SimpleNamespace(sys_name=n, device_path=p) for n, p in names.items()]
+        found = {n: SimpleNamespace(sys_name=n, device_path=p) for n, p in names.items()}
         self._hardware_inventory = SimpleNamespace(
-            get_devices=lambda _: found, subscribe=lambda *_: None, unsubscribe=lambda *_: None
+            get_devices=lambda _: list(found.values()),
+            get_device=lambda _, name: found.get(name),
+            subscribe=lambda *_: None,
+            unsubscribe=lambda *_: None,
         )
         self._variables = SimpleNamespace(
             expand=lambda v: variables.get(v, v), expand_static=lambda v: variables.get(v, v)
         )
         self._instances: dict[str, Any] = {}
+        self.heard: list[tuple[str, str]] = []
 
     def create_instance(self, name: str, priority: int, devices: str | None, options: Any) -> Any:
         instance = SimpleNamespace(
@@ -97,7 +101,7 @@ class Base:
         return {d for d in devices if any(fnmatch(d, w) for w in words)}
 
     def _hardware_events_callback(self, event: str, device: Any) -> None:
-        pass
+        self.heard.append((event, device.sys_name))
 
 
 PATHS = {
@@ -351,6 +355,20 @@ def test_hotplug_joins_and_leaves(make: Any, host: SimHost, log: Log) -> None:
     assert host.links["eth1"].napis[0].threaded == 0
     assert host.links["eth0"].napis[0].threaded == 1
     assert log.errors() == []
+
+
+def test_events_from_before_the_devices_were_listed(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the list; but what is gone by now may have been in it for a moment."""
+    monkeypatch.setattr(tuned_compat, "events_so_far", lambda: 20)
+    plugin = make({"napi": {"threaded": "on"}}).plugin
+    told = [("remove", "eth1"), ("add", "eth1"), ("move", "lan1"), ("remove", "eth7")]
+    for number in (20, 21):
+        for event, name in told:
+            device = SimpleNamespace(sys_name=name, device_path="/x", sequence_number=number)
+            plugin._hardware_events_callback(event, device)
+    assert plugin.heard == [("remove", "eth7"), *told]
 
 
 def test_old_tuned_is_told_apart(make: Any, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
