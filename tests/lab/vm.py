@@ -93,6 +93,7 @@ class Guest:
         self._nic = ""
         self._keep = False
         self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
+        self._hotplug = False
 
     @property
     def netns(self) -> str:
@@ -128,7 +129,8 @@ class Guest:
         _trace: TracebackType | None,
     ) -> None:
         # Of a kernel of ours no complaint goes unread; others may be there for what they get wrong.
-        found = splats(self.console_text()) if self.kernel.patched and kind is None else []
+        ours = self.kernel.patched and kind is None
+        found = splats(self.console_text(), self._hotplug) if ours else []
         self._keep |= kind is not None or bool(found)
         self._stop()
         if found:
@@ -270,6 +272,7 @@ class Guest:
         hotplug: CPUs went and came under flood. What that alone brings about is counted aloud.
         """
         console = self.console_text()
+        self._hotplug = hotplug  # for the last look, too
         if hotplug:
             print(f"idle with packets left in CPU hotplug: {len(left_by_hotplug(console))} times")
         found = splats(console, hotplug) or splats(self.run(["dmesg"]).stdout, hotplug)
