@@ -225,11 +225,7 @@ class Facet:
         """
         if device.sequence_number > self._listed_after:
             return False
-        # A host of VMs may have thousands of events.
-        return event != "remove" or self._is_there(device.sys_name)
-
-    def _is_there(self, name: str) -> bool:
-        return self._hardware_inventory.get_device("net", name) is not None
+        return event != "remove" or bool(self._get_device_objects([device.sys_name]))
 
     def _hardware_events_callback(self, event: str, device: Any) -> None:
         if self._is_old(event, device):
