@@ -214,8 +214,10 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     handlers, present = irqthreads.plan(draft, placer, interrupts)
     steered = assigned(snapshot, policy.steering)
     helpers = separation.plan(draft, placer, steered, bound)
-    placement.check_realtime(placer.topology, [*chosen, *handlers, *helpers], others)
-    dangers.check_threads(snapshot, [*chosen, *handlers, *helpers], present, others)
+    running = [*chosen, *handlers, *helpers]
+    placement.check_realtime(placer.topology, running, others)
+    dangers.check_threads(snapshot, running, present, others)
+    dangers.check_interrupts(draft, present, (*running, *others), interrupts)
     cautions.warn(draft, placer.topology, chosen, [*handlers, *helpers], others)
     flows = placer.fork(snapshot.topology)
     alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)

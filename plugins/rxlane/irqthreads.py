@@ -110,7 +110,7 @@ def _present(draft: Draft) -> dict[int, IrqThread]:
         cpus = draft.coming(Target(device, queue, IRQ_CPUS))
         irq = lane.irq
         if cpus is not None and irq is not None and irq.number in found and irq.threaded is None:
-            found[irq.number] = IrqThread(irq.number, cpulist.parse(str(cpus)))
+            found[irq.number] = replace(found[irq.number], cpus=cpulist.parse(str(cpus)))
     return found
 
 

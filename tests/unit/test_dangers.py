@@ -74,6 +74,10 @@ def test_priority_50_where_an_interrupts_thread_will_be() -> None:
     start = with_irq_thread(40, 3)
     own = replace(start, irqs=tuple(replace(irq, threaded=1) for irq in start.irqs))
     assert threads(own, **to_4)
+    poller = to_4 | {"threaded": "busy-poll@1", "thread_priority": 20}
+    assert threads(start, **poller), "FIFO 50 goes first"
+    ordinary = replace(host(), irq_threads=(IrqThread(40, (3,), "other:0"),))
+    assert "hold up the thread of IRQ 40" in str(refusal(ordinary, **poller))
 
 
 def test_auto_keeps_priority_50_off_other_interrupts_threads() -> None:

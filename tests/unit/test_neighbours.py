@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rxlane import cpulist, topology
 from rxlane.apply import apply
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError
+from rxlane.errors import Kind, RxlaneError
 from rxlane.items import REALTIME
-from rxlane.model import Index, Lane, Snapshot, Thread, Topology, lanes
+from rxlane.model import Index, IrqThread, Lane, Snapshot, Thread, Topology, lanes
 from rxlane.plan import Target
 from rxlane.sections import Policy
 from unit import simhost
@@ -76,6 +76,23 @@ def test_what_others_took_is_no_reason_to_refuse_the_rest() -> None:
     assert planned(broken, "thread-cpus", "eth1", **FIFO, thread_cpus="4-5")
     worse = replace(broken, threads=tuple(replace(t, cpus=(2,)) for t in broken.threads))
     assert "only CPU 0 for" in str(refusal(worse, "eth1", **FIFO, thread_cpus="1,3"))
+
+
+def test_no_interrupt_goes_where_its_thread_would_get_no_time() -> None:
+    """Here eth0 polls on CPUs 2 and 3, and IRQ 140 of eth1 has an ordinary thread."""
+    start = replace(TAKEN, irq_threads=(IrqThread(140, (1,), "other:0"),))
+    error = refusal(start, "eth1", irq_cpus="2")
+    text = "on CPU 2 the thread of eth0 queue 0 of priority 40 would hold up that of IRQ 140"
+    assert text in str(error) and "eth1" in str(error)
+    assert (error.option, error.queue, error.kind) == ("irq_cpus", 0, Kind.REFUSED)
+    assert planned(start, "irq-cpus", "eth1", irq_cpus="1-3")["eth1/rx0"] == "1"
+    assert planned(TAKEN, "irq-cpus", "eth1", irq_cpus="2"), "no thread"
+    higher = replace(start, irq_threads=(IrqThread(140, (1,)),))
+    assert planned(higher, "irq-cpus", "eth1", irq_cpus="2"), "it goes first"
+    own = replace(TAKEN, irq_threads=(IrqThread(40, (1,), "other:0"),))
+    assert planned(own, "irq-cpus", "eth0", irq_cpus="2")["eth0/rx0"] == "2", "its own poller"
+    stays = tuple(replace(irq, threaded=1) for irq in start.irqs)
+    assert planned(replace(start, irqs=stays), "irq-cpus", "eth1", irq_cpus="2")
 
 
 def test_a_layout_that_stands_is_kept_whatever_others_do_later() -> None:
