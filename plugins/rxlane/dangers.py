@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from rxlane import cpulist
 from rxlane.draft import Draft
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import RxlaneError
 from rxlane.items import BUSY_POLL, BUSY_READ, IRQ_CPUS
 from rxlane.model import IRQ_THREAD_PRIORITY, IrqThread, Link, Snapshot, Topology
 from rxlane.plan import HOST, WHOLE, Target
@@ -64,16 +64,16 @@ def check_interrupts(
             continue
         section = sections[target.device]
         cpus = cpulist.named("CPU", thread.cpus)
-        raise RxlaneError(
-            Kind.REFUSED,
+        problem = (
             f"on {cpus} the thread of {over.link.name} queue {over.lane.queue.index} of priority"
-            f" {over.priority} would hold up that of IRQ {thread.irq}",
-            section=section.name,
-            option="irq_cpus",
-            value=section.option("irq_cpus"),
+            f" {over.priority} would hold up that of IRQ {thread.irq}"
+        )
+        raise section.error(
+            "irq_cpus",
+            problem,
+            "give CPUs that no such thread has",
             device=target.device,
             queue=target.queue,
-            remedy="give CPUs that no such thread has",
         )
 
 
@@ -236,13 +236,6 @@ def check_sockets(
 def _doubly_polled(
     one: Wanted, name: str, section: Named, option: str, problem: str
 ) -> RxlaneError:
-    return RxlaneError(
-        Kind.REFUSED,
-        problem,
-        section=section.name,
-        option=option,
-        value=section.option(option),
-        device=one.link.name,
-        queue=one.lane.queue.index,
-        remedy=f"set {name.rpartition('.')[2]}=0",
-    )
+    remedy = f"set {name.rpartition('.')[2]}=0"
+    device, queue = one.link.name, one.lane.queue.index
+    return section.error(option, problem, remedy, device=device, queue=queue)

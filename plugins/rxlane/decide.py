@@ -296,15 +296,14 @@ def _check_queues(section: Section, link: Link, own: list[Lane]) -> None:
             last = low if high is None else high
             if high is not None and last >= len(own):
                 has = f"RX queues 0-{len(own) - 1}" if own else "no RX queue"
-                raise RxlaneError(
-                    Kind.OPTION,
+                remedy = f"name queues that exist or use an open range such as {low}-"
+                raise section.error(
+                    "threaded",
                     f"the device has {has}",
-                    section=section.name,
-                    option="threaded",
-                    value=section.option("threaded"),
+                    remedy,
+                    kind=Kind.OPTION,
                     device=link.name,
                     queue=max(low, len(own)),
-                    remedy=f"name queues that exist or use an open range such as {low}-",
                 )
 
 

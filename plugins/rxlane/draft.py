@@ -144,18 +144,7 @@ def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int])
     bad = topology.unusable(host, cpus)
     if bad is not None:
         remedy = f"CPUs {cpulist.render(host.online)} are online"
-        raise _refused(section, option, f"CPU {bad[0]} {bad[1]}", remedy)
-
-
-def _refused(section: Named, option: str, problem: str, remedy: str) -> RxlaneError:
-    return RxlaneError(
-        Kind.REFUSED,
-        problem,
-        section=section.name,
-        option=option,
-        value=section.option(option),
-        remedy=remedy,
-    )
+        raise section.error(option, f"CPU {bad[0]} {bad[1]}", remedy)
 
 
 def check_thread_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
@@ -166,7 +155,7 @@ def check_thread_cpus(host: Topology, section: Named, option: str, cpus: Sequenc
         # __sched_setaffinity() answers EINVAL, or drops them from a list that has others.
         problem = "is in a cpuset partition, where the kernel puts none of its threads"
         remedy = f"choose from {cpulist.render(host.open)}, or isolate it by isolcpus= instead"
-        raise _refused(section, option, f"CPU {away[0]} {problem}", remedy)
+        raise section.error(option, f"CPU {away[0]} {problem}", remedy)
 
 
 def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:
@@ -177,7 +166,7 @@ def check_rps(host: Topology, section: Named, option: str, cpus: Sequence[int]) 
         # rps_cpumask_housekeeping() in net/core/net-sysfs.c drops them without a word.
         problem = f"CPU {away[0]} is isolated, and the kernel takes no isolated CPU for RPS"
         remedy = f"choose from {cpulist.render(host.housekeeping)}"
-        raise _refused(section, option, problem, remedy)
+        raise section.error(option, problem, remedy)
 
 
 def check_work(
@@ -192,7 +181,7 @@ def check_work(
         return
     problem = f"real-time busy-polling threads never leave {cpulist.named('CPU', taken)}"
     if len(taken) == len({*cpus}):
-        raise _refused(section, option, problem, "give CPUs that no such thread has")
+        raise section.error(option, problem, "give CPUs that no such thread has")
     draft.warnings.append(f"{section.reason(option)}: {problem}")
 
 
@@ -206,14 +195,8 @@ def one_value(
             continue
         earlier = first.setdefault(item, (section, value))
         if earlier[1] != value:
-            raise RxlaneError(
-                Kind.OPTION,
-                f"section [{earlier[0].name}] sets it to {earlier[0].option(option)}, and the"
-                " host has one value",
-                section=section.name,
-                option=option,
-                value=section.option(option),
-                remedy="set it in one section only",
-            )
+            already = f"section [{earlier[0].name}] sets it to {earlier[0].option(option)}"
+            problem, remedy = f"{already}, and the host has one value", "set it in one section only"
+            raise section.error(option, problem, remedy, kind=Kind.OPTION)
         if earlier[0] is section:
             yield section, item, value

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from rxlane import cutting
 from rxlane.draft import Draft
-from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,
     CHANNELS_COMBINED,
@@ -249,15 +248,8 @@ def _beside_login(
     }
     option = next((one.option for item, one in resets.items() if item in RESET_ITEMS), None)
     if option is not None:
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"{cutting.LOGIN}, and the change could cut that off",
-            section=section.name,
-            option=option,
-            value=section.option(option),
-            device=link.name,
-            remedy=cutting.PERMIT,
-        )
+        problem = f"{cutting.LOGIN}, and the change could cut that off"
+        raise section.error(option, problem, cutting.PERMIT, device=link.name)
     if resets:
         given = section.reason(*dict.fromkeys(one.option for one in resets.values()))
         why = cutting.left_alone(draft.view, link.name, given)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rxlane.errors import Kind, RxlaneError
 from rxlane.items import RESET_ITEMS
 
 
@@ -44,6 +45,28 @@ class Named:
         own = dict(self.text)
         given = [f"{name}={own[name]}" for name in names if own.get(name)]
         return f"{' '.join(given)} in [{self.name}]"
+
+    def error(
+        self,
+        option: str,
+        problem: str,
+        remedy: str,
+        *,
+        kind: Kind = Kind.REFUSED,
+        device: str | None = None,
+        queue: int | None = None,
+    ) -> RxlaneError:
+        """Return the error about an option, with its value as the operator wrote it."""
+        return RxlaneError(
+            kind,
+            problem,
+            section=self.name,
+            option=option,
+            value=self.option(option) or None,
+            device=device,
+            queue=queue,
+            remedy=remedy,
+        )
 
 
 MAX = "max"  # as many as the device has

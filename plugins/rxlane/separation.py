@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from rxlane import cpulist, topology
 from rxlane.draft import Draft, check_thread_cpus
-from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     IRQ_CPUS,
     KERNEL,
@@ -175,15 +174,10 @@ def _count(host: Topology, job: _Job, devices: int) -> int:
             return len(job.cpus)
         return max(1, min(MOST, len(job.cpus), SHARED * len(job.cpus) // devices))
     if asked > len(host.online):
-        raise RxlaneError(
-            Kind.REFUSED,
-            f"{asked} threads for {len(host.online)} online CPUs, and the kernel takes no more",
-            section=job.section.name,
-            option="rx_threads",
-            value=job.section.option("rx_threads"),
-            device=job.link.name,
-            remedy=f"give 1..{len(host.online)} or auto",
-        )
+        online = len(host.online)
+        problem = f"{asked} threads for {online} online CPUs, and the kernel takes no more"
+        remedy = f"give 1..{online} or auto"
+        raise job.section.error("rx_threads", problem, remedy, device=job.link.name)
     return asked
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import RxlaneError
 from rxlane.items import REALTIME, priority_of
 from rxlane.model import Lane, Link
 from rxlane.sections import Section
@@ -90,13 +90,5 @@ def refuse(one: Wanted, option: str, problem: str, remedy: str) -> RxlaneError:
     if one.helper is not None:
         option, remedy = f"{RX}{option}", _OPTION.sub(RX, remedy)
         problem = f"rx thread {one.helper}: {problem}"
-    return RxlaneError(
-        Kind.REFUSED,
-        problem,
-        section=one.section.name,
-        option=option,
-        value=one.section.option(option) or None,
-        device=one.link.name,
-        queue=one.lane.queue.index if one.helper is None else None,
-        remedy=remedy,
-    )
+    queue = one.lane.queue.index if one.helper is None else None
+    return one.section.error(option, problem, remedy, device=one.link.name, queue=queue)
