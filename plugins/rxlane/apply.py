@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane import classes, cutting, places, stages
+from rxlane.applying import stages
+from rxlane.applying.present import found_again, load_current
+from rxlane.applying.writing import missing, put_back, read_back, write
 from rxlane.decide import decide
+from rxlane.deciding import classes, cutting
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host import places
+from rxlane.host.places import Folder
 from rxlane.items import (
     CHEAP_ITEMS,
     IRQ_ITEMS,
@@ -25,9 +30,7 @@ from rxlane.journal import UNCHANGED, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.model import Link, Snapshot
 from rxlane.parallel import uninterrupted
-from rxlane.places import Folder
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
-from rxlane.present import found_again, load_current
 from rxlane.revert import (
     Carried,
     carry,
@@ -40,7 +43,6 @@ from rxlane.revert import (
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import GONE
-from rxlane.writing import missing, put_back, read_back, write
 
 # What is to be put back, by its device's index, queue and item: names may change meanwhile.
 Undo = dict[tuple[int, int, str], Entry]

@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from rxlane import __version__, look, request, streams
+from rxlane import __version__
+from rxlane.command import look, request, streams
 from rxlane.errors import Kind, RxlaneError, printable, with_notes
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
@@ -169,9 +170,9 @@ def _apply(args: argparse.Namespace) -> int:
     from dataclasses import replace
     from functools import partial
 
-    from rxlane import claims, confirm
     from rxlane.apply import Undo, apply
     from rxlane.journal import Store
+    from rxlane.keeping import claims, confirm
     from rxlane.kernel import Linux
 
     kernel, store = Linux(brief=args.confirm is None), Store(args.state)
@@ -215,9 +216,10 @@ def _arm(
     args: argparse.Namespace, snapshot: Snapshot, links: Sequence[Link], policy: Policy
 ) -> Pending:
     """Have the originals come back unless somebody confirms."""
-    from rxlane import confirm, guard, session
     from rxlane.decide import decide
+    from rxlane.host import session
     from rxlane.journal import Store
+    from rxlane.keeping import confirm, guard
     from rxlane.kernel import Linux
     from rxlane.revert import indexes_by_name
     from rxlane.sysfs import Sysfs
@@ -246,7 +248,8 @@ def _left_store(args: argparse.Namespace) -> Store:
 
 
 def _confirm(args: argparse.Namespace) -> int:
-    from rxlane import confirm, session
+    from rxlane.host import session
+    from rxlane.keeping import confirm
     from rxlane.kernel import Linux
     from rxlane.sysfs import Sysfs
 
@@ -257,10 +260,10 @@ def _confirm(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from rxlane import confirm, events
     from rxlane.journal import Store
+    from rxlane.keeping import confirm, events
+    from rxlane.keeping.watch import watch
     from rxlane.kernel import Linux
-    from rxlane.watch import watch
 
     kernel, store = Linux(), Store(args.state)
     names = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
@@ -280,9 +283,9 @@ def _log(level: str, text: str) -> None:
 
 def _verify(args: argparse.Namespace) -> int:
     from rxlane import show
+    from rxlane.applying.present import found_again, load_current
     from rxlane.items import CHEAP_ITEMS
     from rxlane.kernel import Linux
-    from rxlane.present import found_again, load_current
     from rxlane.verify import Verdict, verify_journal
 
     request.need_root("reading the journal")
@@ -302,11 +305,11 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
-    from rxlane import claims, confirm
+    from rxlane.applying.present import refuse_elsewhere
+    from rxlane.applying.rollback import RolledBack, rollback
     from rxlane.journal import Store
+    from rxlane.keeping import claims, confirm
     from rxlane.kernel import Linux
-    from rxlane.present import refuse_elsewhere
-    from rxlane.rollback import RolledBack, rollback
 
     store = Store(args.state)
     kernel = Linux(brief=True)
@@ -348,7 +351,7 @@ def _released(store: Store, boot_id: str, indexes: Collection[int] | None) -> bo
 
     A disk that is full or read-only keeps no original from coming back.
     """
-    from rxlane import claims
+    from rxlane.keeping import claims
 
     try:
         claims.update(store, boot_id, claims.without(indexes))
@@ -365,7 +368,8 @@ def _orphaned(store: Store, boot_id: str) -> bool:
 
     It may have found all settings as its profile wants them.
     """
-    from rxlane import claims, tuned_profiles
+    from rxlane.keeping import claims
+    from rxlane.tuned import tuned_profiles
 
     left = _of_tuned(store) or bool(claims.load(store, boot_id).tuned)
     return left and not tuned_profiles.at_start()

@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError, with_notes
-from rxlane.events import LOST, Event, Sources
+from rxlane.host.places import Folder
 from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
-from rxlane.places import Folder
+from rxlane.keeping.events import LOST, Event, Sources
 from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from rxlane import (
+from rxlane import cpulist, topology, uapi
+from rxlane.deciding import (
     cautions,
     classes,
-    cpulist,
     dangers,
     deferral,
     hardware,
@@ -28,21 +28,19 @@ from rxlane import (
     placement,
     separation,
     steering,
-    topology,
-    uapi,
     vmhost,
 )
-from rxlane.draft import Draft, assigned, without
+from rxlane.deciding.draft import Draft, assigned, without
+from rxlane.deciding.placer import Placer, starts, weight
+from rxlane.deciding.wanted import Chosen, Wanted
+from rxlane.deciding.whole import whole
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import CPUS, DEFER, FLUSH, IRQ_CPUS, MODES, OFF, ON, SUSPEND, THREADED, Value
 from rxlane.model import Index, Lane, Link, Snapshot, Topology, lanes
 from rxlane.options import option_of
-from rxlane.placer import Placer, starts, weight
 from rxlane.plan import WHOLE, Plan, Target
 from rxlane.sections import FlowSteering, Policy, Section, mode_of
 from rxlane.settings import View
-from rxlane.wanted import Chosen, Wanted
-from rxlane.whole import whole
 
 ATTRIBUTE = {
     DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
@@ -182,7 +180,7 @@ def _stand(
     policy: Policy,
     others: tuple[Chosen, ...],
 ) -> Placer | None:
-    """Lay out the whole host where CPUs are offline, for the draft to keep to; see rxlane.whole."""
+    """Lay out the whole host where CPUs are offline, for the draft to keep to; see whole.py."""
     snapshot = draft.view.snapshot
     complete = whole(snapshot.topology)
     if complete is snapshot.topology:

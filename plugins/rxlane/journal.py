@@ -23,8 +23,8 @@ from typing import Generic, Protocol, TypeVar
 
 from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host.session import Login
 from rxlane.plan import Journal
-from rxlane.session import Login
 from rxlane.stored import FORMAT, LATER
 
 DIRECTORY = Path("/var/lib/rxlane")

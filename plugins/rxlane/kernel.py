@@ -11,20 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import (
-    cpulist,
-    helpers,
-    namespaces,
-    observe,
-    parallel,
-    places,
-    processors,
-    rss,
-    threads,
-    uapi,
-)
+from rxlane import cpulist, observe, parallel, uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.ethtool import Ethtool
+from rxlane.host import helpers, namespaces, places, processors, rss, threads
 from rxlane.items import (
     CPUS,
     DEFER,
@@ -51,8 +40,9 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import Link, Snapshot
-from rxlane.netdev import Netdev
 from rxlane.sysfs import Sysfs
+from rxlane.wire.ethtool import Ethtool
+from rxlane.wire.netdev import Netdev
 
 # Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.
 NAPI_ATTRIBUTE = {

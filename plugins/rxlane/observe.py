@@ -7,19 +7,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import (
+from rxlane import uapi as u
+from rxlane.host import (
     devices,
     helpers,
     hostfiles,
     interrupts,
     logins,
     places,
-    rtnetlink,
     threads,
     udevdb,
     vms,
 )
-from rxlane import uapi as u
 from rxlane.items import (
     EVERY_ITEM,
     IRQ_ITEMS,
@@ -36,9 +35,10 @@ from rxlane.items import (
     WORKQUEUE,
 )
 from rxlane.model import UDEV, Capabilities, Helper, Irq, Link, Snapshot, Thread, Topology, Tunable
-from rxlane.netdev import Netdev
-from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
+from rxlane.wire import rtnetlink
+from rxlane.wire.netdev import Netdev
+from rxlane.wire.rtnetlink import LinkRow
 
 _Row = TypeVar("_Row")
 _Served = TypeVar("_Served", Irq, Helper)

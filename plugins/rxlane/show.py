@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rxlane import sanitize
 from rxlane.codec import to_plain
 from rxlane.items import THREAD_ITEMS
 from rxlane.plan import HOST, NONE, WHOLE, Change, Plan, Target
+from rxlane.showing import sanitize
 from rxlane.verify import Verdict
 
 

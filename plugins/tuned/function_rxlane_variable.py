@@ -6,7 +6,7 @@ import tuned.logs
 from tuned.profiles.functions import base
 
 from rxlane.errors import RxlaneError
-from rxlane.tuned_facet import VARIABLES
+from rxlane.tuned.tuned_facet import VARIABLES
 
 log = tuned.logs.get()
 

@@ -9,7 +9,7 @@ from tuned.plugins import exceptions, hotplug
 log = tuned.logs.get()
 
 try:
-    from rxlane.tuned_facet import Facet
+    from rxlane.tuned.tuned_facet import Facet
 except ImportError as error:
     # TuneD passes over a plugin that cannot be imported without a word of the reason.
     log.error(f"plugin irq_layout: the rxlane library is missing: {error}")

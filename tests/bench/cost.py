@@ -30,7 +30,7 @@ from bench import peers
 from bench.peers import NoPeer
 from bench.tools import ToolBuildFailed, build_tool
 from lab.paths import BUILD, TREE
-from rxlane.netdev import Netdev
+from rxlane.wire.netdev import Netdev
 
 OUT = BUILD / "bench" / "cost.json"
 INSTALLED = BUILD / "bench" / "installed"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import OURS, Host, Settings, device_of, differing
-from rxlane.tuned_keep import SOON
+from rxlane.tuned.tuned_keep import SOON
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
 # Seconds from the end of the operation to the layout standing again, on a machine that does little

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from conftest import OURS, Host, Settings, differing
-from rxlane.niceness import IN_GUEST
+from rxlane.deciding.niceness import IN_GUEST
 
 # Seconds until irqbalance has opened its socket, at most: one plan takes five on a busy machine.
 SETTLE = 60.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
-from rxlane import confirm
+from rxlane.host.session import Login
 from rxlane.journal import Pending, Process, Store
-from rxlane.session import Login
+from rxlane.keeping import confirm
 from unit.simhost import SimHost
 
 OLD = Login(audit=3, newest=5, sid=100, tty=34816, started=10, at=1000)

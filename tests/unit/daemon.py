@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import rtnetlink
-from rxlane.events import Event, Links, Sources
+from rxlane.host.places import Folder
 from rxlane.journal import Store
-from rxlane.places import Folder
-from rxlane.rtnetlink import LinkRow, LinkState
-from rxlane.tuned_compat import Adapter, Row
-from rxlane.tuned_facet import Joint
-from rxlane.tuned_keep import Keeper
+from rxlane.keeping.events import Event, Links, Sources
+from rxlane.tuned.tuned_compat import Adapter, Row
+from rxlane.tuned.tuned_facet import Joint
+from rxlane.tuned.tuned_keep import Keeper
+from rxlane.wire import rtnetlink
+from rxlane.wire.rtnetlink import LinkRow, LinkState
 from unit.keeping import UP
 from unit.simhost import SimHost
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from rxlane import netlink, uapi
-from rxlane.netdev import Netdev
 from rxlane.netlink import pack_nest, pack_u32
+from rxlane.wire.netdev import Netdev
 
 GENL = struct.pack("=BBH", 0, 1, 0)
 FAMILY = 31

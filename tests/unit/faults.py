@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import RxlaneError
 from rxlane.model import Snapshot
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
 from unit.simhost import MemoryStore, SimHost

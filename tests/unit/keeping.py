@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rxlane import watch
 from rxlane.converge import SETTLE, Converger
-from rxlane.events import Event, Links
+from rxlane.host.places import Folder
 from rxlane.journal import Store
-from rxlane.places import Folder
-from rxlane.rtnetlink import LinkState
+from rxlane.keeping import watch
+from rxlane.keeping.events import Event, Links
 from rxlane.sections import Policy
+from rxlane.wire.rtnetlink import LinkState
 from unit import simhost
 from unit.asking import FULL, policy
 from unit.simhost import SimHost

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rxlane import udevdb
+from rxlane.host import udevdb
 from rxlane.journal import Store
-from rxlane.linkkeep import KeptLink
+from rxlane.linkfiles.linkkeep import KeptLink
 from rxlane.model import Snapshot
 from rxlane.plan import Plan
 from rxlane.sysfs import Sysfs
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned.tuned_compat import Adapter, Row
 from unit import simhost
 from unit.asking import SECOND
 from unit.simhost import SimHost

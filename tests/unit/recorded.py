@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from rxlane import observe, processors, rtnetlink
+from rxlane import observe
+from rxlane.host import processors
 from rxlane.model import Napi, Snapshot
-from rxlane.netdev import Netdev, QueueRow
-from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
+from rxlane.wire import rtnetlink
+from rxlane.wire.netdev import Netdev, QueueRow
+from rxlane.wire.rtnetlink import LinkRow
 
 TREE = "sys.tar.xz"
 

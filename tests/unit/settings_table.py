@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rxlane.variables import CALL
+from rxlane.tuned.variables import CALL
 
 FOLDER = Path(__file__).parents[2] / "tuned-profiles"
 TABLE = FOLDER / "settings.md"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from rxlane import cpulist
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot, Thread
 from rxlane.plan import WHOLE, Change, Plan, Target
 from rxlane.revert import revert
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
 from unit import simhost

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.model import Capabilities
-from rxlane.rollback import rollback
 from rxlane.verify import verify, verify_journal
 from unit import simhost
 from unit.asking import FULL, policy

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import UNKNOWN_SCHED, restorable
@@ -16,9 +17,8 @@ from rxlane.journal import Store
 from rxlane.model import Capabilities, IrqThread, Link, Snapshot, Thread
 from rxlane.plan import Plan
 from rxlane.policy import parse_mixed
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned.tuned_compat import Adapter, Row
 from unit import simhost
 from unit.asking import in_threads
 from unit.keeping import CHANNELS, FEATURES, UP, Bench

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import claims, cli, codec, rtnetlink, sanitize
+from rxlane import cli, codec
 from rxlane.journal import Store
+from rxlane.keeping import claims
 from rxlane.model import Thread
+from rxlane.showing import sanitize
+from rxlane.wire import rtnetlink
 from unit import simhost
 from unit.commands import Captured, root_of_a_host, run, state
 from unit.simhost import SimHost
@@ -292,14 +295,14 @@ def test_help_names_every_option(capsys: Captured) -> None:
 def test_a_trial_as_a_drop_in(
     host: SimHost, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rxlane.udevdb.properties", lambda *_: None)
+    monkeypatch.setattr("rxlane.host.udevdb.properties", lambda *_: None)
     assert run(capsys, "apply", "eth0", "-o", "threaded=on@1-", *state(tmp_path))[0] == 0
     status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
     assert (status, err) == (0, "")
     assert out.splitlines()[-2:] == ["[Link]", "Property=NAPI_THREADED=off@0,on@1-3"]
     assert "once 70-eth0.link beside it has NamePolicy=keep in [Link]" in out
     known = {"ID_NET_LINK_FILE": "/etc/systemd/network/10-a.link"}
-    monkeypatch.setattr("rxlane.udevdb.properties", lambda *_: known)
+    monkeypatch.setattr("rxlane.host.udevdb.properties", lambda *_: known)
     (napi, *_) = host.links["eth0"].napis
     host.write_napi(napi.napi_id, {"defer-hard-irqs": 9})
     store = Store(tmp_path / "state")

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from rxlane import confirm, guard, rtnetlink
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Pending, Process, Store
+from rxlane.keeping import confirm, guard
+from rxlane.wire import rtnetlink
 from unit import simhost
 from unit.commands import Captured, root_of_a_host, run, state
 from unit.simhost import SimHost

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import confirm
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host.session import Login, ticks
 from rxlane.journal import Pending, Store
+from rxlane.keeping import confirm
 from rxlane.plan import HOST_INDEX
 from rxlane.policy import parse_mixed
-from rxlane.rollback import rollback
-from rxlane.session import Login, ticks
 from unit import simhost
 from unit.asking import FULL, SECOND, policy
 from unit.confirming import NEW, OLD, SELF, arm, ready

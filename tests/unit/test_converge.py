@@ -13,8 +13,8 @@ from rxlane import converge
 from rxlane.apply import Applied
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import APPLIED, Event
 from rxlane.journal import Store
+from rxlane.keeping.events import APPLIED, Event
 from rxlane.model import Thread
 from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from rxlane import converge, events
+from rxlane import converge
 from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import LOST, Event, Links
-from rxlane.places import Folder
+from rxlane.host.places import Folder
+from rxlane.keeping import events
+from rxlane.keeping.events import LOST, Event, Links
 from rxlane.plan import Plan
-from rxlane.rtnetlink import LinkState
+from rxlane.wire.rtnetlink import LinkState
 from unit.keeping import UP
 
 

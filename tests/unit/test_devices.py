@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import devices
+from rxlane.host import devices
 from rxlane.model import Link, Napi
-from rxlane.netdev import QueueRow
-from rxlane.rtnetlink import LinkRow
 from rxlane.sysfs import Sysfs
+from rxlane.wire.netdev import QueueRow
+from rxlane.wire.rtnetlink import LinkRow
 from unit.filetree import tree
 
 

@@ -7,9 +7,10 @@ import errno
 
 import pytest
 
-from rxlane import ethtool, rtnetlink, uapi
+from rxlane import uapi
 from rxlane.model import Tunable
 from rxlane.netlink import NetlinkError, attr_uint, parse_attrs
+from rxlane.wire import ethtool, rtnetlink
 from unit.fakenet import about, attr
 
 ANSWERING, DETACHED = 3, 2

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from rxlane import genl, netlink, rtnetlink
+from rxlane import netlink
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import LOST, Event, Links, Sources, Threads, ethtool_event, uevent
+from rxlane.keeping.events import LOST, Event, Links, Sources, Threads, ethtool_event, uevent
 from rxlane.netlink import Message
-from rxlane.rtnetlink import LinkState
+from rxlane.wire import genl, rtnetlink
+from rxlane.wire.rtnetlink import LinkState
 
 
 def link_message(

@@ -15,12 +15,16 @@ from xml.etree import ElementTree
 import pytest
 
 import rxlane
-from rxlane import cli, codec, kernel, linkfile, rates, request, rtnetlink, sanitize, svg, table
-from rxlane.devices import _below
-from rxlane.logins import below
+from rxlane import cli, codec, kernel
+from rxlane.command import request
+from rxlane.host.devices import _below
+from rxlane.host.logins import below
+from rxlane.linkfiles import linkfile
 from rxlane.model import Snapshot
-from rxlane.rates import Sample
+from rxlane.showing import rates, sanitize, svg, table
+from rxlane.showing.rates import Sample
 from rxlane.sysfs import Sysfs
+from rxlane.wire import rtnetlink
 from unit import simhost
 from unit.simhost import SimHost
 

@@ -12,18 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from rxlane import confirm
 from rxlane.apply import Applied, apply
+from rxlane.applying.rollback import rollback
 from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
+from rxlane.keeping import confirm
+from rxlane.keeping.watch import Kept
 from rxlane.policy import Given, parse, parse_mixed, parse_section
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
-from rxlane.tuned_compat import Adapter, Report, Row
-from rxlane.tuned_facet import Joint
-from rxlane.watch import Kept
+from rxlane.tuned.tuned_compat import Adapter, Report, Row
+from rxlane.tuned.tuned_facet import Joint
 from unit import simhost
 from unit.confirming import NEW, OLD, ready
 from unit.simhost import SimHost

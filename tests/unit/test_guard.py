@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import confirm, guard
 from rxlane.apply import apply
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host.session import start_of
 from rxlane.journal import Process, Sealed, Store
+from rxlane.keeping import confirm, guard
 from rxlane.policy import parse_section
-from rxlane.session import start_of
 from rxlane.sysfs import Sysfs
 from unit import simhost
 from unit.asking import FULL, SECOND, policy

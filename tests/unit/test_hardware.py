@@ -9,12 +9,12 @@ import pytest
 
 from rxlane import codec
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Snapshot, Tunable
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from unit import simhost
 from unit.asking import asked

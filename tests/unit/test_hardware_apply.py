@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import RxlaneError
 from rxlane.model import Capabilities
 from rxlane.plan import WHOLE
-from rxlane.rollback import rollback
 from rxlane.verify import verify, verify_journal
 from unit import simhost
 from unit.asking import asked

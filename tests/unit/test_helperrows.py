@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from rxlane import mapjson, rates, table
 from rxlane.model import Handled
-from rxlane.svg import render
+from rxlane.showing import mapjson, rates, table
+from rxlane.showing.svg import render
 from unit import simhost
 from unit.separated import host
 

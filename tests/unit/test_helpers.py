@@ -13,17 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxlane import codec, helpers, processors, stages, threads, uapi
+from rxlane import codec, uapi
 from rxlane.apply import apply
+from rxlane.applying import stages
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Event
+from rxlane.host import helpers, processors, threads
 from rxlane.items import RFS, RPS, RX_THREADS, SEPARATION_ITEMS
 from rxlane.journal import Store
+from rxlane.keeping.events import Event
 from rxlane.kernel import Linux
 from rxlane.model import Handled, Helper, Link, Snapshot, Thread
 from rxlane.policy import Given, parse
-from rxlane.rollback import rollback
 from rxlane.settings import View
 from rxlane.sysfs import Sysfs
 from rxlane.verify import NO_HELPER, verify

@@ -7,11 +7,12 @@ import json
 
 import pytest
 
-from rxlane import codec, table
+from rxlane import codec
 from rxlane.items import PHASES
 from rxlane.model import Snapshot
 from rxlane.revert import revert
 from rxlane.settings import View
+from rxlane.showing import table
 from unit import synthetic
 from unit.goldens import HOSTS, derived, load, names, recipe_text
 

@@ -11,13 +11,13 @@ import pytest
 
 from rxlane import observe
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import WORKQUEUE, Value
 from rxlane.model import Snapshot
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.policy import Given, parse
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.verify import verify

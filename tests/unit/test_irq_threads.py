@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import mapjson, marks, table, threads
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
+from rxlane.deciding.irqthreads import BUSY, HOPS, NO_FILE, TWICE
 from rxlane.errors import Kind, RxlaneError
-from rxlane.irqthreads import BUSY, HOPS, NO_FILE, TWICE
+from rxlane.host import threads
 from rxlane.kernel import Linux
 from rxlane.model import Irq, Napi, Queue, Snapshot, Thread
 from rxlane.observe import observe
 from rxlane.plan import WHOLE, Plan
 from rxlane.policy import Given, parse, parse_mixed
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
+from rxlane.showing import mapjson, marks, table
+from rxlane.showing.svg import render
 from rxlane.stored import FORMAT
-from rxlane.svg import render
 from rxlane.sysfs import Sysfs
 from rxlane.verify import verify
 from unit import simhost

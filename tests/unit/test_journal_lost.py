@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Claims, Sealed, Store
 from rxlane.plan import Journal
-from rxlane.rollback import rollback
 from unit import simhost
 from unit.asking import FULL, policy
 from unit.commands import Captured, root_of_a_host, run

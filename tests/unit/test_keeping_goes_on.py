@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from rxlane import tuned_keep
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Sources
-from rxlane.rollback import rollback
-from rxlane.tuned_compat import Row
+from rxlane.keeping.events import Sources
+from rxlane.tuned import tuned_keep
+from rxlane.tuned.tuned_compat import Row
 from unit import simhost
 from unit.daemon import Daemon, put_right, until
 from unit.keeping import UP

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rxlane import cpulist, policy
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.plan import Plan
 from rxlane.revert import revert
-from rxlane.rollback import rollback
 from rxlane.verify import verify, verify_journal
 from unit import simhost
 from unit.asking import SECOND, TWO_NODES, asked, host, planned, refusal, values

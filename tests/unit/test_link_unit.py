@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import linkd
+from rxlane.linkfiles import linkd
 
 UNIT = Path(__file__).resolve().parents[2] / "plugins" / "systemd" / "rxlane-link@.service"
 EXPOSURE = 30  # tenths, of what systemd-analyze(1) counts

@@ -14,14 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from rxlane import linkd, linksources, rtnetlink, udevdb
-from rxlane.events import Event
+from rxlane.applying.rollback import RolledBack
+from rxlane.host import udevdb
 from rxlane.journal import Claims, Store
-from rxlane.linkd import LINGER, Stop
-from rxlane.linksources import LinkSources
-from rxlane.notify import Folders
-from rxlane.rollback import RolledBack
+from rxlane.keeping.events import Event
+from rxlane.keeping.notify import Folders
+from rxlane.linkfiles import linkd, linksources
+from rxlane.linkfiles.linkd import LINGER, Stop
+from rxlane.linkfiles.linksources import LinkSources
 from rxlane.sysfs import Sysfs
+from rxlane.wire import rtnetlink
 
 
 def ready(descriptor: int) -> bool:

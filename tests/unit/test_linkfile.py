@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxlane import linkfile, linkkeys, policy, udevdb
+from rxlane import policy
 from rxlane.apply import apply
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
+from rxlane.host import udevdb
+from rxlane.linkfiles import linkfile, linkkeys
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import simhost

@@ -13,16 +13,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rxlane import claims, cli, confirm, linkkeep, udevdb
+from rxlane import cli
 from rxlane.apply import apply
-from rxlane.confirm import boottime
+from rxlane.applying.rollback import RolledBack, rollback
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import Event
+from rxlane.host import udevdb
 from rxlane.items import FLOW_ENTRIES
 from rxlane.journal import Pending, Sealed
+from rxlane.keeping import claims, confirm
+from rxlane.keeping.confirm import boottime
+from rxlane.keeping.events import Event
+from rxlane.linkfiles import linkkeep
 from rxlane.plan import HOST
 from rxlane.policy import parse_mixed
-from rxlane.rollback import RolledBack, rollback
 from unit import simhost
 from unit.confirming import OLD, SELF
 from unit.linkbench import FILE, POLL, ROW, Bench, same

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import claims, cli
+from rxlane import cli
 from rxlane.items import FLOW_ENTRIES
+from rxlane.keeping import claims
 from rxlane.model import Snapshot
 from rxlane.plan import TUNED
-from rxlane.tuned_compat import Row
+from rxlane.tuned.tuned_compat import Row
 from unit.linkbench import POLL, ROW, Bench, same
 
 
@@ -82,7 +83,7 @@ def test_a_dead_tuned_takes_only_its_own_with_it(
     assert bench.adapter().apply([ROW]).ok
     monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
+    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset())
     assert cli.main(["rollback", "--orphaned", "--state", str(bench.store.directory)]) == 0
     assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
     assert bench.look("eth0")
@@ -99,10 +100,10 @@ def test_a_dead_tuned_that_had_nothing_to_write_leaves_the_interface(
     monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     argv = ["rollback", "--orphaned", "--state", str(bench.store.directory)]
-    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset({"napi"}))
+    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset({"napi"}))
     assert cli.main(argv) == 0 and bench.look("eth0")
     assert bench.modes("eth0") == [0, 0, 0, 0], "the next one takes it"
-    monkeypatch.setattr("rxlane.tuned_profiles.at_start", lambda: frozenset())
+    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset())
     assert cli.main(argv) == 0 and bench.look("eth0")
     assert bench.modes("eth0") == [0, 2, 2, 2]
 

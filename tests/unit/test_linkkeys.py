@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import linkkeys, policy, udevdb
+from rxlane import policy
 from rxlane.errors import Kind, RxlaneError, with_notes
-from rxlane.linkkeys import KEYS, OF_HOST, OF_SYSTEMD
+from rxlane.host import udevdb
+from rxlane.linkfiles import linkkeys
+from rxlane.linkfiles.linkkeys import KEYS, OF_HOST, OF_SYSTEMD
 from rxlane.sysfs import Sysfs
 
 TREE = Path(__file__).resolve().parents[2]

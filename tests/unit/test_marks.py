@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rxlane import marks
-from rxlane.marks import CONFLICT, HOP
 from rxlane.model import Snapshot, Sysctl
+from rxlane.showing import marks
+from rxlane.showing.marks import CONFLICT, HOP
 from unit import synthetic
 
 TWO_NODES = [{"count": 8, "smt": 2, "node": 0}, {"count": 8, "smt": 2, "node": 1, "package": 1}]

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxlane import moderation, policy
+from rxlane import policy
 from rxlane.apply import apply
+from rxlane.applying import moderation
+from rxlane.applying.rollback import rollback
 from rxlane.errors import RxlaneError
 from rxlane.items import Value
 from rxlane.model import Snapshot
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.verify import verify
 from unit import simhost

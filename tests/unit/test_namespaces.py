@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import confirm
 from rxlane.apply import apply
+from rxlane.applying.present import load_current, refuse_elsewhere
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host.session import Login
 from rxlane.journal import Store
+from rxlane.keeping import confirm
 from rxlane.kernel import Linux
-from rxlane.present import load_current, refuse_elsewhere
-from rxlane.rollback import rollback
-from rxlane.session import Login
 from unit import simhost
 from unit.asking import FULL, policy
 from unit.simhost import SimHost

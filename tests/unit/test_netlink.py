@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import genl, netlink, rtnetlink, uapi
+from rxlane import netlink, uapi
 from rxlane.errors import Kind, RxlaneError
 from rxlane.kernel import Linux
 from rxlane.model import Capabilities
-from rxlane.netdev import Netdev, QueueRow, pack_napi_set, parse_napi, parse_queue
 from rxlane.netlink import Message
+from rxlane.wire import genl, rtnetlink
+from rxlane.wire.netdev import Netdev, QueueRow, pack_napi_set, parse_napi, parse_queue
 from unit.fakenet import (
     DONE,
     FAMILY,

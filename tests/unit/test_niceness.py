@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import hostfiles, niceness
 from rxlane.decide import decide
+from rxlane.deciding import niceness
 from rxlane.errors import RxlaneError
+from rxlane.host import hostfiles
 from rxlane.policy import parse_mixed
 from rxlane.sysfs import Sysfs
 from unit import simhost

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import devices, hostfiles, interrupts, observe, processors, threads, udevdb
+from rxlane import observe
 from rxlane.errors import RxlaneError
+from rxlane.host import devices, hostfiles, interrupts, processors, threads, udevdb
 from rxlane.model import (
     Capabilities,
     Helper,

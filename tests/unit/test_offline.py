@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from rxlane import cpulist
 from rxlane.decide import decide
+from rxlane.deciding.whole import whole
 from rxlane.errors import RxlaneError
 from rxlane.model import Cpu, Snapshot, Topology
 from rxlane.plan import Target
 from rxlane.sections import Policy
-from rxlane.whole import whole
 from unit import simhost
 from unit.asking import asked, caches, joined
 from unit.goldens import asks, host

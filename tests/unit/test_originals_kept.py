@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.plan import Target
 from rxlane.policy import Given, parse, parse_mixed, parse_section
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.verify import verify_journal
 from unit import asking, simhost

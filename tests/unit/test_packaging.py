@@ -126,11 +126,11 @@ class Host:
     def python(self) -> None:
         """The interpreter of the host, which has the library and takes this folder for the root."""
         root = str(self.root)
-        code = f"import sys, rxlane.tuned_profiles as asked; sys.exit(asked.main({root!r}))"
+        code = f"import sys, rxlane.tuned.tuned_profiles as asked; sys.exit(asked.main({root!r}))"
         library = shlex.quote(str(Path(rxlane.__file__).parents[1]))
         path = self.root / "usr/bin/python3"
         path.write_text(f"""#!/bin/sh
-[ "$*" = "-IB -m rxlane.tuned_profiles" ] || exit 99
+[ "$*" = "-IB -m rxlane.tuned.tuned_profiles" ] || exit 99
 PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
 """)
         path.chmod(0o755)

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import codec, mapjson, plausible, request, svg, table
+from rxlane import codec
 from rxlane.cli import main
+from rxlane.command import request
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host import plausible
 from rxlane.model import Snapshot
+from rxlane.showing import mapjson, svg, table
 from unit import goldens
 from unit.asking import asked
 

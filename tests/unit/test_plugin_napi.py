@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from rxlane import policy, tuned_compat, tuned_facet
-from rxlane.tuned_keep import Keeper
-from rxlane.variables import FUNCTION, Variables
-from rxlane.watch import Kept
+from rxlane import policy
+from rxlane.keeping.watch import Kept
+from rxlane.tuned import tuned_compat, tuned_facet
+from rxlane.tuned.tuned_keep import Keeper
+from rxlane.tuned.variables import FUNCTION, Variables
 from unit import simhost
 from unit.simhost import SimHost
 
@@ -380,7 +381,7 @@ def test_old_tuned_is_told_apart(make: Any, log: Log, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_missing_library_is_reported(log: Log, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setitem(sys.modules, "rxlane.tuned_facet", None)
+    monkeypatch.setitem(sys.modules, "rxlane.tuned.tuned_facet", None)
     with pytest.raises(ImportError):
         plugin_class(kind)
     assert f"plugin {kind}: the rxlane library is missing" in log.errors()[0]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rxlane.apply import apply
 from rxlane.decide import decide
+from rxlane.deciding.pollers import Pollers
 from rxlane.errors import Kind
-from rxlane.pollers import Pollers
 from unit import simhost, synthetic
 from unit.asking import SECOND, asked, host, planned, refusal
 from unit.simhost import MemoryStore, SimHost

@@ -19,13 +19,17 @@ from typing import Any, TextIO
 
 import pytest
 
-from rxlane import cli, counters, gstats, live, netdev, rates, table
+from rxlane import cli
 from rxlane import uapi as u
-from rxlane.marks import Place, places
+from rxlane.command import live
+from rxlane.host import counters
 from rxlane.model import Link, Snapshot
 from rxlane.netlink import pack_attr, pack_u32
-from rxlane.rates import Counts, Rate, Sample
+from rxlane.showing import rates, table
+from rxlane.showing.marks import Place, places
+from rxlane.showing.rates import Counts, Rate, Sample
 from rxlane.sysfs import Sysfs
+from rxlane.wire import gstats, netdev
 from unit import synthetic
 from unit.commands import Captured, root_of_a_host, run
 from unit.filetree import tree

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import codec, rss
+from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host import rss
 from rxlane.model import Hashed, Link, Rss
 
 KEY = bytes(range(40))

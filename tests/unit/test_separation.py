@@ -7,18 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from rxlane import linkfile, linkkeys, policy, separation
+from rxlane import policy
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
+from rxlane.deciding import separation
+from rxlane.deciding.steering import SEPARATED
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import RFS, RPS, RX_THREADS
+from rxlane.linkfiles import linkfile, linkkeys
 from rxlane.model import IrqThread, Snapshot, Thread
 from rxlane.plan import WHOLE, Target, phases
 from rxlane.policy import Given, parse
 from rxlane.revert import revert
-from rxlane.rollback import rollback
 from rxlane.sections import THREADS_AUTO, FlowSteering
-from rxlane.steering import SEPARATED
 from unit import simhost
 from unit.separated import asked, cpus_of, host, planned, steered
 from unit.simhost import MemoryStore, SimHost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rxlane.session import Login, current, not_newer
+from rxlane.host.session import Login, current, not_newer
 from rxlane.sysfs import Sysfs
 from unit.confirming import NEW, OLD
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rxlane import cpulist
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
+from rxlane.host.senders import deal
 from rxlane.items import BACKLOG
 from rxlane.model import Snapshot, Sysctl
 from rxlane.plan import HOST, WHOLE, Target
-from rxlane.rollback import rollback
-from rxlane.senders import deal
 from rxlane.settings import View
 from rxlane.verify import verify
 from unit import simhost

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from rxlane import marks, picture, policy, svg
+from rxlane import policy
 from rxlane.apply import apply
 from rxlane.model import Snapshot
+from rxlane.showing import marks, picture, svg
 from unit import synthetic
 from unit.anyhost import hosts
 from unit.goldens import HOSTS, load, names

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import cells, look, mapjson, table
+from rxlane.command import look
 from rxlane.items import ADAPTIVE_RX, CHANNELS_COMBINED, RING_RX, RING_TX, RX_USECS
 from rxlane.model import Irq, Napi, Thread, Tunable
 from rxlane.plan import HOST, WHOLE, Target
 from rxlane.settings import View
+from rxlane.showing import cells, mapjson, table
 from unit import simhost, synthetic
 from unit.simhost import SimHost
 from unit.taps import tap

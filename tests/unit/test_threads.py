@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import threads, uapi
+from rxlane import uapi
 from rxlane.errors import RxlaneError
+from rxlane.host import threads
 from rxlane.model import Thread
 from rxlane.sysfs import Sysfs
 from unit.filetree import stat_line

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rxlane import topology
-from rxlane.placer import Placer, Request
+from rxlane.deciding.placer import Placer, Request
 from unit import simhost
 
 

@@ -98,3 +98,14 @@ def test_every_target_is_explained(files: dict[str, str]) -> None:
     assert phony is not None
     shown = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
     assert set(phony[1].split()) - shown == {"venv"}
+
+
+def test_the_readme_sends_nobody_to_a_file_that_is_not_there(files: dict[str, str]) -> None:
+    """The rows of its tables "to change X, edit Y"; the first table is about the library."""
+    _, library, rest = files["README.md"].split("| to change | edit |")
+    for table, top in ((library, TREE / "plugins" / "rxlane"), (rest, TREE)):
+        rows = [row for row in table.splitlines() if row.startswith("| ")]
+        named = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[1])]
+        paths = [name for name in named if not name.startswith("make ") and "MODULE" not in name]
+        assert len(paths) >= len(rows) - 3
+        assert [name for name in paths if not list(top.glob(name.rstrip("/")))] == []

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxlane import ethtool, logins, rtnetlink, uapi
+from rxlane import uapi
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host import logins
 from rxlane.items import ETHTOOL_ITEMS, FEATURE_ITEMS
 from rxlane.model import Tunable
 from rxlane.netlink import NetlinkError, pack_attr, pack_nest, pack_u32, parse_attrs
 from rxlane.sysfs import Sysfs
+from rxlane.wire import ethtool, rtnetlink
 from unit.fakenet import DONE, GENL, FakeNet, FakeSocket, about, attr, error_body, family, message
 
 CHANNELS, RINGS, COALESCING = ethtool.NUMBERS

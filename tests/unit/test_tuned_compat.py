@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import tuned_compat
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned import tuned_compat
+from rxlane.tuned.tuned_compat import Adapter, Row
 from unit import simhost
 from unit.simhost import SimHost
 

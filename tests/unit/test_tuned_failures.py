@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from rxlane import rtnetlink, tuned_keep
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import APPLIED
-from rxlane.rollback import rollback
-from rxlane.tuned_keep import Keeper
+from rxlane.keeping.events import APPLIED
+from rxlane.tuned import tuned_keep
+from rxlane.tuned.tuned_keep import Keeper
+from rxlane.wire import rtnetlink
 from unit.daemon import WAIT, Daemon, Fake, break_down, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from rxlane import claims, confirm, journal, tuned_keep
+from rxlane import journal
 from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
-from rxlane.events import APPLIED, Event, Links
 from rxlane.journal import Store
-from rxlane.rollback import rollback
-from rxlane.rtnetlink import LinkState
-from rxlane.tuned_compat import Row
+from rxlane.keeping import claims, confirm
+from rxlane.keeping.events import APPLIED, Event, Links
+from rxlane.tuned import tuned_keep
+from rxlane.tuned.tuned_compat import Row
+from rxlane.wire.rtnetlink import LinkState
 from unit import simhost
 from unit.asking import policy
 from unit.confirming import OLD, ready

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import codec, policy, profile, request, variables
+from rxlane import codec, policy
+from rxlane.command import request
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.model import Link
 from rxlane.policy import Given
+from rxlane.tuned import profile, variables
 from unit import simhost
 from unit.commands import Captured, run
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import cli, kernel, tuned_profiles
+from rxlane import cli, kernel
 from rxlane.journal import Store
 from rxlane.plan import TUNED
 from rxlane.sysfs import Sysfs
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned import tuned_profiles
+from rxlane.tuned.tuned_compat import Adapter, Row
 from unit import simhost
 from unit.simhost import SimHost
 

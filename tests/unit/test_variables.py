@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from rxlane import profile, variables
 from rxlane.errors import Kind, RxlaneError
-from rxlane.variables import Variables
+from rxlane.tuned import profile, variables
+from rxlane.tuned.variables import Variables
 
 OURS = """
 [variables]

@@ -10,20 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import stages, threads, uapi, vms
+from rxlane import uapi
 from rxlane.apply import apply
+from rxlane.applying import stages
+from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
+from rxlane.host import threads, vms
 from rxlane.items import VHOST_CPUS
 from rxlane.journal import Store
 from rxlane.kernel import Linux
 from rxlane.model import Link, Snapshot
 from rxlane.plan import Target
 from rxlane.policy import parse_mixed
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.settings import View
-from rxlane.tuned_compat import Adapter, Row
+from rxlane.tuned.tuned_compat import Adapter, Row
 from rxlane.verify import verify
 from unit.filetree import stat_line, tree
 from unit.keeping import UP, Bench

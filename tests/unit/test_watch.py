@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import confirm, watch
 from rxlane.apply import Applied, apply
+from rxlane.applying.rollback import rollback
 from rxlane.converge import LATE, Choose, Follower
 from rxlane.errors import RxlaneError
-from rxlane.events import Event
 from rxlane.journal import Store
+from rxlane.keeping import confirm, watch
+from rxlane.keeping.events import Event
 from rxlane.model import Link, Thread
 from rxlane.policy import parse_mixed
-from rxlane.rollback import rollback
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 from unit import keeping, simhost

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rxlane import places
-from rxlane.events import Event, Links, Sources, Written
+from rxlane.host import places
+from rxlane.host.places import Folder
 from rxlane.items import (
     FLOW_ENTRIES,
     FLUSH,
@@ -27,12 +27,12 @@ from rxlane.items import (
     WORKQUEUE,
     XPS,
 )
-from rxlane.notify import Folders
-from rxlane.places import Folder
+from rxlane.keeping.events import Event, Links, Sources, Written
+from rxlane.keeping.notify import Folders
 from rxlane.plan import HOST, WHOLE, Target
-from rxlane.rtnetlink import LinkState
 from rxlane.settings import View
 from rxlane.sysfs import Sysfs
+from rxlane.wire.rtnetlink import LinkState
 from unit import simhost
 
 RX0 = "sys/class/net/eth0/queues/rx-0"

@@ -24,7 +24,7 @@ from typing import Any
 
 from rxlane import uapi
 from rxlane.errors import RxlaneError
-from rxlane.netdev import Netdev, pack_napi_set
+from rxlane.wire.netdev import Netdev, pack_napi_set
 
 AT_BOOT = {"threaded": 0, "defer": 0, "flush": 0}
 

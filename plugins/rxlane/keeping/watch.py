@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`rxlane watch`: apply, then keep the layout standing until told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from rxlane.apply import Applied, apply
+from rxlane.converge import Choose, Converger, Follower, Log, keep
+from rxlane.journal import Pending, Store, Word
+from rxlane.keeping import confirm
+from rxlane.keeping.events import APPLIED, Event, Sources
+from rxlane.kernel import Kernel
+from rxlane.plan import Plan
+from rxlane.sections import Policy
+from rxlane.sysfs import Sysfs
+
+Names = Mapping[int, str]  # of the links that are there, by index
+# Applies a policy to devices, None for all it names, as far as the third argument lets it.
+Write = Callable[[Policy, Collection[str] | None, Choose | None], Applied]
+
+
+class _GivenUp(Exception):
+    """Somebody rolled the layout back."""
+
+
+class Kept:
+    """A policy that is applied again whenever the host has changed.
+
+    names: the devices it is for, none for all physical ones. present: those there are now.
+    """
+
+    def __init__(
+        self, write: Write, store: Store, policy: Policy, names: Collection[str], present: Names
+    ) -> None:
+        self._write = write
+        self._store = store
+        self._policy = policy
+        self._names = tuple(names)
+        self._follower = Follower(names, present)
+        self._sysfs = Sysfs()
+        self._hardware = {name for name in names if self._is_hardware(name)}
+        # Which journal was read last, and whether it holds originals of what is kept: without,
+        # everything was as wanted, or nothing has been applied yet.
+        self._read: tuple[int, int] | None = None
+        self._mine = False
+        self._journaled = self._has_originals()
+        self._heard = self._words()
+
+    def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
+        """Plan for the devices that are there; None once somebody rolled it all back."""
+        self._update(present)
+        if self._rolled_back():
+            return None
+
+        def still(plan: Plan) -> Plan:
+            # A rollback may have had the lock until now.
+            if self._rolled_back():
+                raise _GivenUp
+            return plan if choose is None else choose(plan)
+
+        scope = [now for name in self._names if (now := self._follower.now(name))]
+        if self._names and not scope:
+            return Applied.nothing()
+        try:
+            done = self._write(self._follower.policy(self._policy), scope or None, still)
+        except _GivenUp:
+            return None
+        self._journaled = self._has_originals()
+        return done
+
+    def _rolled_back(self) -> bool:
+        if self._journaled and not self._store.path.exists():
+            return True
+        words = self._words()
+        new, self._heard = words - self._heard, words
+        return any(word.index is None or self._follower.follows(word.index) for word in new)
+
+    def _words(self) -> frozenset[Word]:
+        found = self._store.given_up.load()
+        return frozenset(() if found is None else found.words)
+
+    def _has_originals(self) -> bool:
+        """True where the journal has entries of what is kept; it is read when it is another."""
+        try:
+            now = self._store.path.stat()
+        except FileNotFoundError:
+            return False
+        if (now.st_ino, now.st_mtime_ns) != self._read:
+            journal = self._store.load()
+            entries = () if journal is None else journal.entries
+            self._mine = any(self._follower.follows(entry.ifindex) for entry in entries)
+            self._read = now.st_ino, now.st_mtime_ns
+        return self._mine
+
+    def relevant(self, present: Names, event: Event) -> bool:
+        """True for what may concern the layout: on a host of containers most links do not."""
+        if event.tun and self._policy.guests:
+            return True
+        if self._names or event.device is None:
+            self._update(present)
+            return self._follower.covers(event)
+        return self._is_hardware(event.device)
+
+    def has(self, name: str, present: Names) -> bool:
+        """True when the device of this name is the one that was laid out, and not gone."""
+        return self._follower.has(name, present)
+
+    def _update(self, present: Names) -> None:
+        # A virtual device that took the name of a NIC is not what the policy is for.
+        self._follower.update(
+            {
+                index: name
+                for index, name in present.items()
+                if name not in self._hardware or self._is_hardware(name)
+            }
+        )
+
+    def _is_hardware(self, name: str) -> bool:
+        return self._sysfs.target(f"sys/class/net/{name}/device") is not None
+
+
+def writer(kernel: Kernel, store: Store, present: Callable[[], Names]) -> Write:
+    """Return what a Kept writes with: apply(), which raises BUSY while another one on any of the
+    same devices waits to be confirmed. present: tells the links that are there.
+    """
+
+    def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+        def concerned(plan: Plan, pending: Pending) -> bool:
+            return confirm.concerns(pending, plan, scope, present())
+
+        still = confirm.patiently(kernel, store, "of the layout", choose, concerned)
+        return apply(kernel, store, policy, scope, choose=still)
+
+    return write
+
+
+def watch(
+    kernel: Kernel,
+    store: Store,
+    policy: Policy,
+    names: Collection[str],
+    stop: int,
+    log: Log,
+    begun: Callable[[Applied], None],
+) -> None:
+    """Apply and keep; returns when the eventfd stop is written or the layout was rolled back.
+
+    begun gets what the first apply did, whose errors are raised.
+    """
+    sources = Sources()
+    try:
+        # Before there is something to keep: an earlier journal may be of another boot.
+        alone = partial(confirm.unguarded, kernel, store)
+        begun(apply(kernel, store, policy, names or None, choose=alone))
+        write = writer(kernel, store, lambda: sources.links.names)
+        kept = Kept(write, store, policy, names, sources.links.names)
+        converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
+        converger.notice([APPLIED])
+        keep(
+            sources,
+            converger,
+            stop,
+            lambda event: kept.relevant(sources.links.names, event),
+        )
+    finally:
+        sources.close()
