@@ -120,8 +120,11 @@ LAYERS = {
     "converge": 9,
     "watch": 10,
     "guard": 10,
-    "cli": 13,
-    "__main__": 14,
+    "ending": 0,
+    "parser": 12,
+    "act": 13,
+    "cli": 14,
+    "__main__": 15,
     "__init__": 0,
 }
 PURE_FOLDERS = {"deciding", "showing"}

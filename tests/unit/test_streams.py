@@ -13,7 +13,7 @@ import pytest
 import rxlane
 from rxlane import cli, codec
 from rxlane.apply import Applied
-from rxlane.command import streams
+from rxlane.command import act, streams
 from rxlane.keeping import watch
 from rxlane.linkfiles import linkd
 from unit import simhost
@@ -86,7 +86,7 @@ class Broken(io.StringIO):
 
 def test_a_log_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Broken())
-    cli._log("error", "something")
+    act._log("error", "something")
     linkd.log("error", "something")
 
 
