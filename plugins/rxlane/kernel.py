@@ -11,14 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rxlane import cpulist, observe, parallel, uapi
+from rxlane import cpulist, observe, parallel
 from rxlane.errors import Kind, RxlaneError
 from rxlane.host import helpers, namespaces, places, processors, rss, threads
 from rxlane.items import (
     CPUS,
-    DEFER,
     ETHTOOL_ITEMS,
-    FLUSH,
     IRQ_THREAD_CPUS,
     IRQ_THREAD_ITEMS,
     IRQ_THREAD_SCHED,
@@ -33,24 +31,16 @@ from rxlane.items import (
     RX_THREAD_SCHED,
     RX_THREADS,
     SCHED,
-    SUSPEND,
     THREADED,
     VHOST_CPUS,
     WORKQUEUE,
     Value,
 )
-from rxlane.model import Link, Snapshot
+from rxlane.model import NAPI_ATTRIBUTE, Link, Snapshot
 from rxlane.sysfs import Sysfs
 from rxlane.wire.ethtool import Ethtool
 from rxlane.wire.netdev import Netdev
 
-# Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.
-NAPI_ATTRIBUTE = {
-    THREADED: uapi.NETDEV_A_NAPI_THREADED,
-    DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
-    FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
-    SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
-}
 # What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
 UNMOVABLE = (errno.EPERM, errno.EIO)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rxlane.items import MODES, REALTIME, priority_of
+from rxlane import uapi
+from rxlane.items import DEFER, FLUSH, MODES, REALTIME, SUSPEND, THREADED, priority_of
 from rxlane.stored import FORMAT, LATER
 
 _V = TypeVar("_V")
@@ -303,6 +304,15 @@ class Topology:
         return tuple(n for n in self.online if n not in away) or self.online
 
 
+# Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.
+NAPI_ATTRIBUTE = {
+    THREADED: uapi.NETDEV_A_NAPI_THREADED,
+    DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,
+    FLUSH: uapi.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
+    SUSPEND: uapi.NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the netdev generic netlink family of this kernel takes, as probed.
@@ -314,6 +324,10 @@ class Capabilities:
     napi_set: bool = False
     settable: tuple[int, ...] = ()
     max_threaded: int = 0
+
+    def takes(self, item: str) -> bool:
+        """True when napi-set takes the setting, one of NAPI_ATTRIBUTE."""
+        return NAPI_ATTRIBUTE[item] in self.settable
 
 
 # irq_thread() in kernel/irq/manage.c calls sched_set_fifo().

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rxlane import uapi as u
 from rxlane.host import (
     devices,
     helpers,
@@ -20,7 +19,9 @@ from rxlane.host import (
     vms,
 )
 from rxlane.items import (
+    DEFER,
     EVERY_ITEM,
+    FLUSH,
     IRQ_ITEMS,
     IRQ_THREAD_ITEMS,
     IRQ_THREADED,
@@ -43,12 +44,8 @@ from rxlane.wire.rtnetlink import LinkRow
 _Row = TypeVar("_Row")
 _Served = TypeVar("_Served", Irq, Helper)
 Tunables = Mapping[int, tuple[Tunable, ...]]  # what drivers keep, by ifindex
-# What older kernels set for whole devices only, by the attributes that newer ones take.
-DEVICE_WIDE = (
-    u.NETDEV_A_NAPI_DEFER_HARD_IRQS,
-    u.NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT,
-    u.NETDEV_A_NAPI_THREADED,
-)
+# What older kernels set for whole devices only.
+DEVICE_WIDE = (DEFER, FLUSH, THREADED)
 # Settings of NAPIs and of what is found by them.
 BY_NAPI = frozenset((*IRQ_ITEMS, IRQ_THREADED, *NAPI_ITEMS, *THREAD_ITEMS)) - {*RX_THREAD_ITEMS}
 BY_IRQ = frozenset((*IRQ_ITEMS, IRQ_THREADED, *IRQ_THREAD_ITEMS))
@@ -233,4 +230,4 @@ def _with_offline(sysfs: Sysfs, found: Snapshot) -> Snapshot:
 
 def _sets_whole_devices(capabilities: Capabilities) -> bool:
     """True for a kernel that cannot set all of a NAPI's settings for itself."""
-    return not set(capabilities.settable).issuperset(DEVICE_WIDE)
+    return not all(map(capabilities.takes, DEVICE_WIDE))

@@ -64,6 +64,7 @@ LAYERS = {
     "niceness": 3,
     "plausible": 2,
     "layout": 4,
+    "modes": 5,
     "irqthreads": 6,
     "senders": 2,
     "steering": 4,
