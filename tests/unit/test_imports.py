@@ -190,6 +190,13 @@ def test_imports_point_towards_model(path: Path) -> None:
     assert breaches(path.stem, imported(path), path.parent.name) == []
 
 
+def test_no_two_modules_have_one_name() -> None:
+    """The layers go by it, whatever folder it is in."""
+    names = [path.stem for path in MODULES if path.stem != "__init__"]
+    assert len(names) == len(set(names)) and set(names) <= set(LAYERS)
+    assert set(LAYERS) <= {*names, "__init__"}, "a layer of a module that is no more"
+
+
 def test_the_check_sees_a_breach() -> None:
     assert breaches("model", {"rxlane.decide"}) == ["model imports decide"]
     assert breaches("model", {"rxlane.deciding.draft"}) == ["model imports draft"]
