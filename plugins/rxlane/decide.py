@@ -155,7 +155,7 @@ def _stand(
     policy: Policy,
     others: tuple[Chosen, ...],
 ) -> Placer | None:
-    """Lay out the whole host where CPUs are offline, for the draft to keep to; see whole.py."""
+    """Lay out the whole host where CPUs are offline, for the draft to keep to."""
     snapshot = draft.view.snapshot
     complete = whole(snapshot.topology)
     if complete is snapshot.topology:
@@ -183,14 +183,13 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)
     bound = _bound(draft, threaded)
-    layout.place(draft, placer, interrupts, bound)
+    layout.place(draft, placer, interrupts, bound, (*chosen, *others))
     handlers, present = irqthreads.plan(draft, placer, interrupts)
     steered = assigned(snapshot, policy.steering)
     helpers = separation.plan(draft, placer, steered, bound)
     running = [*chosen, *handlers, *helpers]
     placement.check_realtime(placer.topology, running, others)
     dangers.check_threads(snapshot, running, present, others)
-    dangers.check_interrupts(draft, present, (*running, *others), interrupts)
     cautions.warn(draft, placer.topology, chosen, [*handlers, *helpers], others)
     flows = placer.fork(snapshot.topology)
     alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)

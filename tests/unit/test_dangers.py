@@ -15,7 +15,7 @@ from rxlane.plan import Target
 from rxlane.policy import parse_section
 from rxlane.sections import Policy
 from unit import simhost
-from unit.asking import FIFO, asked, host, refusal, threads
+from unit.asking import FIFO, asked, host, planned, refusal, threads
 
 
 def test_realtime_on_the_sibling_of_the_last_housekeeping_cpus() -> None:
@@ -64,20 +64,22 @@ def test_what_never_sleeps_holds_up_all_threads_up_to_its_priority() -> None:
         assert threads(start, **(poller | sleeps)), "it sleeps where nothing is to be polled"
 
 
-def test_priority_50_where_an_interrupts_thread_will_be() -> None:
+def test_priority_50_where_an_interrupts_thread_would_come() -> None:
     """It goes with its interrupt; one whose mode can be switched has CPUs of its own."""
     options = {"threaded": "on@1", "thread_cpus": "4", **FIFO}
     to_4 = options | {"irq_cpus": 4}
-    error = refusal(with_irq_thread(40, 3), **to_4)
-    assert "on CPU 4 would hold up the thread of IRQ 40" in str(error)
+    assert "eth0/rx0" not in planned(with_irq_thread(40, 3), "irq-cpus", **to_4)
+    assert "on CPU 4 would hold up the thread of IRQ 40" in str(
+        refusal(with_irq_thread(40, 4), **to_4)
+    ), "it is there, and is left where it is"
     assert threads(with_irq_thread(40, 4), **(options | {"irq_cpus": "3"}))
     start = with_irq_thread(40, 3)
     own = replace(start, irqs=tuple(replace(irq, threaded=1) for irq in start.irqs))
-    assert threads(own, **to_4)
+    assert planned(own, "irq-cpus", **to_4)["eth0/rx0"] == "4"
     poller = to_4 | {"threaded": "busy-poll@1", "thread_priority": 20}
-    assert threads(start, **poller), "FIFO 50 goes first"
+    assert planned(start, "irq-cpus", **poller)["eth0/rx0"] == "4", "FIFO 50 goes first"
     ordinary = replace(host(), irq_threads=(IrqThread(40, (3,), "other:0"),))
-    assert "hold up the thread of IRQ 40" in str(refusal(ordinary, **poller))
+    assert "eth0/rx0" not in planned(ordinary, "irq-cpus", **poller)
 
 
 def test_auto_keeps_priority_50_off_other_interrupts_threads() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rxlane import cpulist, topology
 from rxlane.apply import apply
 from rxlane.decide import decide
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import RxlaneError
 from rxlane.items import REALTIME
 from rxlane.model import Index, IrqThread, Lane, Snapshot, Thread, Topology, lanes
 from rxlane.plan import Target
@@ -78,21 +78,54 @@ def test_what_others_took_is_no_reason_to_refuse_the_rest() -> None:
     assert "only CPU 0 for" in str(refusal(worse, "eth1", **FIFO, thread_cpus="1,3"))
 
 
+def with_thread(start: Snapshot, *threads: tuple[int, int, str]) -> Snapshot:
+    """The host with threads of interrupts: number, CPU and class of each."""
+    return replace(start, irq_threads=tuple(IrqThread(n, (cpu,), own) for n, cpu, own in threads))
+
+
+ORDINARY = with_thread(TAKEN, (140, 1, "other:0"))
+
+
 def test_no_interrupt_goes_where_its_thread_would_get_no_time() -> None:
     """Here eth0 polls on CPUs 2 and 3, and IRQ 140 of eth1 has an ordinary thread."""
-    start = replace(TAKEN, irq_threads=(IrqThread(140, (1,), "other:0"),))
-    error = refusal(start, "eth1", irq_cpus="2")
-    text = "on CPU 2 the thread of eth0 queue 0 of priority 40 would hold up that of IRQ 140"
-    assert text in str(error) and "eth1" in str(error)
-    assert (error.option, error.queue, error.kind) == ("irq_cpus", 0, Kind.REFUSED)
-    assert planned(start, "irq-cpus", "eth1", irq_cpus="1-3")["eth1/rx0"] == "1"
-    assert planned(TAKEN, "irq-cpus", "eth1", irq_cpus="2"), "no thread"
-    higher = replace(start, irq_threads=(IrqThread(140, (1,)),))
-    assert planned(higher, "irq-cpus", "eth1", irq_cpus="2"), "it goes first"
-    own = replace(TAKEN, irq_threads=(IrqThread(40, (1,), "other:0"),))
-    assert planned(own, "irq-cpus", "eth0", irq_cpus="2")["eth0/rx0"] == "2", "its own poller"
-    stays = tuple(replace(irq, threaded=1) for irq in start.irqs)
-    assert planned(replace(start, irqs=stays), "irq-cpus", "eth1", irq_cpus="2")
+    plan = decide(ORDINARY, asked("eth1", irq_cpus="2", defer_hard_irqs="5"))
+    assert values(plan, "irq-cpus") == {"eth1/rx1": "2"}, "the other one has no thread"
+    (left,) = plan.skips
+    assert (left.device, left.queue, left.kind) == ("eth1", 0, "left-alone")
+    assert "irq_cpus=2 in [irq_layout]: real-time threads of other queues" in left.reason
+    assert "no time there to the thread of IRQ 140" in left.reason
+    assert len(values(plan, "defer-hard-irqs")) == 2, "the rest is laid out"
+    for cpus in ("1-3", "0-3", "auto"):
+        assert planned(ORDINARY, "irq-cpus", "eth1", irq_cpus=cpus)["eth1/rx0"] in ("0", "1")
+    near = planned(ORDINARY, "irq-cpus", "eth1", irq_cpus="numa-local")
+    assert near["eth1/rx0"] == "0-1", "the kernel chooses one of these"
+    higher = with_thread(TAKEN, (140, 1, ""))
+    assert planned(higher, "irq-cpus", "eth1", irq_cpus="2")["eth1/rx0"] == "2", (
+        "FIFO 50 goes first"
+    )
+    weakest = with_thread(TAKEN, (140, 1, "other:0"), (140, 1, "fifo:50"))
+    assert "eth1/rx0" not in planned(weakest, "irq-cpus", "eth1", irq_cpus="2")
+    stays = tuple(replace(irq, threaded=1) for irq in ORDINARY.irqs)
+    stay = planned(replace(ORDINARY, irqs=stays), "irq-cpus", "eth1", irq_cpus="2")
+    assert stay["eth1/rx0"] == "2", "its thread does not go along"
+
+
+def test_interrupts_of_queues_that_busy_poll_need_no_thread() -> None:
+    own = with_thread(TAKEN, (40, 1, "other:0"), (41, 1, "other:0"))
+    assert planned(own, "irq-cpus", "eth0", irq_cpus="2") == {"eth0/rx0": "2", "eth0/rx1": "2"}
+    alone = with_thread(host(devices=1, cpus=FOUR), (40, 1, "other:0"), (41, 1, "other:0"))
+    given = FIFO | {"thread_cpus": "2-3", "irq_cpus": "3"}
+    assert set(planned(alone, "irq-cpus", **given).values()) == {"3"}
+    half = FIFO | {"threaded": "busy-poll@0", "thread_cpus": "3", "irq_cpus": "3"}
+    assert planned(alone, "irq-cpus", **half) == {"eth0/rx0": "3"}, "queue 1 needs its own"
+
+
+def test_a_thread_that_was_brought_below_a_poller_ends_nobodys_layout() -> None:
+    moved = with_thread(TAKEN, (140, 2, "other:0"))
+    again = decide(moved, asked("eth0", **FIFO, thread_cpus="2-3"))
+    assert again.holds and not again.changes
+    assert planned(moved, "irq-cpus", "eth1", irq_cpus="auto")["eth1/rx0"] in ("0", "1")
+    assert "eth1/rx0" not in planned(moved, "irq-cpus", "eth1", irq_cpus="3")
 
 
 def test_a_layout_that_stands_is_kept_whatever_others_do_later() -> None:

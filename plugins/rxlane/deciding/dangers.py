@@ -14,10 +14,10 @@ from rxlane.deciding.draft import Draft
 from rxlane.deciding.pollers import Pollers
 from rxlane.deciding.wanted import Chosen, Wanted, refuse
 from rxlane.errors import RxlaneError
-from rxlane.items import BUSY_POLL, BUSY_READ, IRQ_CPUS
-from rxlane.model import IRQ_THREAD_PRIORITY, IrqThread, Link, Snapshot, Topology
+from rxlane.items import BUSY_POLL, BUSY_READ
+from rxlane.model import IRQ_THREAD_PRIORITY, IrqThread, Snapshot, Topology
 from rxlane.plan import HOST, WHOLE, Target
-from rxlane.sections import FlowSteering, IrqLayout, Named
+from rxlane.sections import FlowSteering, Named
 
 # Beside a thread of this nice level one of level 0 has a tenth of the CPU, by
 # sched_prio_to_weight[] in kernel/sched/core.c.
@@ -37,66 +37,17 @@ def check_threads(
     chosen = list(chosen)
     _check_starved(chosen, others)
     _check_fair(snapshot.topology, chosen, others)
-    stuck = _stuck(present, (*chosen, *others))
-    for one, cpus in chosen:
-        if one.realtime and not one.untouched(cpus):
-            _check_irq_threads(stuck, one, set(cpus))
-            _check_reserve(snapshot, one, set(cpus))
-
-
-def check_interrupts(
-    draft: Draft,
-    present: Collection[IrqThread],
-    rows: Collection[Chosen],
-    devices: Iterable[tuple[IrqLayout, Link]],
-) -> None:
-    """Refuse to bring an interrupt where real-time threads leave its own thread no time.
-
-    The thread of one whose mode can be switched does not go along. present: the IRQ threads that
-    there will be. rows: all threads that poll.
-    """
-    sections = {link.name: section for section, link in devices}
-    stuck = {thread.irq: thread for thread in _stuck(present, rows)}
-    for target in (c.target for c in draft.changes if c.target.item == IRQ_CPUS and stuck):
-        irq = draft.view.irq(target)
-        thread = None if irq is None or irq.threaded is not None else stuck.get(irq.number)
-        if thread is None or (over := _over(thread, rows)) is None:
-            continue
-        section = sections[target.device]
-        cpus = cpulist.named("CPU", thread.cpus)
-        problem = (
-            f"on {cpus} the thread of {over.link.name} queue {over.lane.queue.index} of priority"
-            f" {over.priority} would hold up that of IRQ {thread.irq}"
-        )
-        raise section.error(
-            "irq_cpus",
-            problem,
-            "give CPUs that no such thread has",
-            device=target.device,
-            queue=target.queue,
-        )
-
-
-def _over(thread: IrqThread, rows: Iterable[Chosen]) -> Wanted | None:
-    """Return what holds up an interrupt's thread, unless that polls the very interrupt's queue."""
-    for one, cpus in rows:
-        own = one.lane.irq is not None and one.lane.irq.number == thread.irq
-        if not own and holds_up(one) >= thread.priority and not set(cpus).isdisjoint(thread.cpus):
-            return one
-    return None
-
-
-def _stuck(present: Iterable[IrqThread], rows: Iterable[Chosen]) -> list[IrqThread]:
-    """Return the IRQ threads that have real-time threads over them wherever they may run.
-
-    One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
-    """
     held: dict[int, int] = {}
-    for one, cpus in rows:
+    for one, cpus in (*chosen, *others):
         level = holds_up(one)
         if level >= 0:  # ordinary threads may run on every CPU of a large host
             held |= {n: max(held.get(n, level), level) for n in cpus}
-    return [t for t in present if all(held.get(n, -1) >= t.priority for n in t.cpus)]
+    # One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
+    stuck = [t for t in present if all(held.get(n, -1) >= t.priority for n in t.cpus)]
+    for one, cpus in chosen:
+        if one.realtime and not one.untouched(cpus):
+            _check_irq_threads([] if one.stands(cpus) else stuck, one, set(cpus))
+            _check_reserve(snapshot, one, set(cpus))
 
 
 def holds_up(one: Wanted) -> int:
@@ -111,12 +62,22 @@ def holds_up(one: Wanted) -> int:
     return one.priority
 
 
+def holds(one: Wanted, thread: IrqThread) -> bool:
+    """True when the thread of an interrupt gets no time on a CPU that this one has.
+
+    Its own interrupt's wakes it and lets it run, but for a busy poller whose interrupt serves other
+    queues, too.
+    """
+    irq = one.lane.irq
+    own = irq is not None and irq.number == thread.irq and not one.polling
+    return not own and holds_up(one) >= thread.priority
+
+
 def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
     """stuck: threads that have such real-time threads on all CPUs where they may run."""
-    own, level = None if one.lane.irq is None else one.lane.irq.number, holds_up(one)
     for thread in stuck:
         shared = cpus.intersection(thread.cpus)
-        if shared and thread.irq != own and level >= thread.priority:
+        if shared and holds(one, thread):
             less = f"a priority below {thread.priority}, " if thread.priority > 1 else ""
             raise refuse(
                 one,

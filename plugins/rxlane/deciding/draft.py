@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from rxlane import cpulist, topology
 from rxlane.errors import Kind, RxlaneError
-from rxlane.items import OFF, RX_THREADS, Value
-from rxlane.model import MOVERS, Index, Link, Snapshot, Topology
+from rxlane.items import OFF, RX_THREADS, THREADED, Value
+from rxlane.model import MOVERS, Index, Lane, Link, Snapshot, Topology
 from rxlane.plan import WHOLE, Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
@@ -59,6 +59,13 @@ class Draft:
     def coming(self, target: Target) -> Value | None:
         """Return the value that it is given or goes back to, None when it stays as it is."""
         return self._wanted.get(target, self.returning.get(target))
+
+    def mode(self, lane: Lane) -> str | None:
+        """Return the mode that the lane's NAPI will be in, which is set at its first queue."""
+        first = lane.queue.index if lane.shared_with is None else lane.shared_with
+        own = (self.coming(Target(lane.device, queue, THREADED)) for queue in (first, WHOLE))
+        mode = next((mode for mode in own if mode is not None), lane.mode)
+        return None if mode is None else str(mode)
 
     @property
     def moving(self) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from rxlane import cpulist, topology
 from rxlane.deciding.draft import Draft, check_thread_cpus
+from rxlane.deciding.handlers import present
 from rxlane.deciding.layout import interrupts
 from rxlane.deciding.placer import Placer
 from rxlane.deciding.wanted import Chosen, Wanted
@@ -24,7 +25,6 @@ from rxlane.items import (
     IRQ_THREADED,
     OFF,
     ON,
-    THREADED,
 )
 from rxlane.model import Irq, IrqThread, Lane, Link
 from rxlane.plan import WHOLE, Target
@@ -35,6 +35,7 @@ NO_FILE = "kernel has no threaded mode of interrupts to switch"
 BUSY = "its NAPI busy-polls, which needs no interrupt"
 TWICE = "its NAPI has a thread of its own, which the interrupt's thread would only wake"
 WARNING = "warning"
+ORDINARY = "other:0"  # IRQF_THREAD_NORMAL of our series
 HOPS = "threaded=on costs two hops: the interrupt's thread only wakes the NAPI's, which polls"
 
 
@@ -80,7 +81,7 @@ def plan(
     verdicts = [_verdict(draft, one) for one in handlers]
     _report(draft, handlers, verdicts)
     chosen: list[Chosen] = []
-    present = _present(draft)
+    own: dict[int, IrqThread | None] = {}
     turns: Counter[str] = Counter()
     for one, verdict in zip(handlers, verdicts, strict=True):
         if verdict.mode is not None:
@@ -88,37 +89,30 @@ def plan(
             draft.want(one.target(IRQ_THREADED), verdict.mode, f"{reason}, IRQ {one.irq.number}")
         if (verdict.mode or (OFF, ON)[one.irq.threaded or 0]) == OFF:
             if one.irq.threaded is not None:  # else a thread that is there is not ours to end
-                present.pop(one.irq.number, None)
+                own[one.irq.number] = None
             continue
         if one.section.modes and verdict.mode is None:
             continue  # a thread that the section does not ask for stays as it is
         cpus = _cpus(draft, placer, one, turns[one.section.name])
         turns[one.section.name] += 1
         _thread(draft, one, cpus)
-        present[one.irq.number] = IrqThread(one.irq.number, cpus)
+        own[one.irq.number] = IrqThread(one.irq.number, cpus, _sched(one))
         chosen.append((_wanted(one), cpus))
-    return chosen, [present[number] for number in sorted(present)]
+    left = (thread for thread in present(draft) if thread.irq not in own)
+    return chosen, [*left, *(thread for thread in own.values() if thread is not None)]
 
 
-def _present(draft: Draft) -> dict[int, IrqThread]:
-    """Return all IRQ threads by interrupt, on the CPUs where the plan's interrupts take them.
-
-    Only the thread of an interrupt whose mode can be switched stays where its interrupt was.
-    """
-    found = {thread.irq: thread for thread in draft.view.snapshot.irq_threads}
-    for (device, queue), lane in draft.view.lanes.items():
-        cpus = draft.coming(Target(device, queue, IRQ_CPUS))
-        irq = lane.irq
-        if cpus is not None and irq is not None and irq.number in found and irq.threaded is None:
-            found[irq.number] = replace(found[irq.number], cpus=cpulist.parse(str(cpus)))
-    return found
+def _sched(one: _Handler) -> str:
+    """Return the class of a thread: asked for, its own, or as drivers of NICs ask for it."""
+    thread = one.irq.thread
+    return one.section.thread_sched or (ORDINARY if thread is None else thread.sched)
 
 
 def _verdict(draft: Draft, one: _Handler) -> _Verdict:
     mode = mode_of(one.section.modes, one.queue)
     if mode is None or (mode == OFF and one.irq.threaded is None):
         return _Verdict()
-    napi = _napi_mode(draft, one)
+    napi = draft.mode(one.lane)
     if mode == OFF:
         return _Verdict(OFF)
     if napi == "busy-poll":
@@ -143,15 +137,6 @@ def _report(draft: Draft, handlers: list[_Handler], verdicts: list[_Verdict]) ->
             continue
         for queue in [WHOLE] if len(queues) == lanes[device] else queues:
             draft.skip(device, queue, IRQ_THREADED, kind, reason)
-
-
-def _napi_mode(draft: Draft, one: _Handler) -> str | None:
-    """Return the mode that the lane's NAPI will be in."""
-    for queue in (one.queue, WHOLE):
-        mode = draft.wanted(Target(one.link.name, queue, THREADED))
-        if mode is not None:
-            return str(mode)
-    return one.lane.mode
 
 
 def _cpus(draft: Draft, placer: Placer, one: _Handler, turn: int) -> tuple[int, ...]:

@@ -9,10 +9,13 @@ over all devices of a plan, so that devices go to different ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from rxlane import cpulist, topology
 from rxlane.deciding.draft import Draft, check_cpus, without
+from rxlane.deciding.handlers import Room
 from rxlane.deciding.placer import Placer, Request
+from rxlane.deciding.wanted import Chosen
 from rxlane.items import IRQ_CPUS
 from rxlane.model import MOVERS, Irq, Lane, Link, Topology, lanes
 from rxlane.plan import WHOLE, Target
@@ -27,14 +30,22 @@ def place(
     placer: Placer,
     devices: list[tuple[IrqLayout, Link]],
     bound: Mapping[Key, int],
+    rows: Iterable[Chosen],
 ) -> None:
-    """Plan the CPUs of every device's RX interrupts. bound: CPUs of lanes with a bound thread."""
+    """Plan the CPUs of every device's RX interrupts.
+
+    bound: CPUs of lanes with a bound thread. rows: all threads that poll.
+    """
     host = draft.view.snapshot.topology
     asked = [one for one in devices if one[0].node or one[0].cpus is not None]
     for section, _ in asked:
         check_cpus(host, section, "irq_cpus", section.cpus or ())
     wanted = _movable(draft, asked)
-    for (section, link, lane, irq), cpus in _choose(draft, placer, wanted, bound):
+    room = Room(draft, rows)
+    for (section, link, lane, irq), cpus in _choose(draft, placer, wanted, bound, room):
+        if not cpus:
+            draft.skip(link.name, lane.queue.index, IRQ_CPUS, "left-alone", _held(section, irq))
+            continue
         reason = f"{section.reason('irq_cpus')}, {_called(irq)}"
         target = Target(link.name, lane.queue.index, IRQ_CPUS)
         draft.want(target, cpulist.render(cpus), reason)
@@ -44,6 +55,13 @@ def place(
             draft.warnings.append(
                 f"{writer} runs and may move IRQs {numbers} again: {MOVERS[writer]}"
             )
+
+
+def _held(section: IrqLayout, irq: Irq) -> str:
+    return (
+        f"{section.reason('irq_cpus')}: real-time threads of other queues would leave no time there"
+        f" to the thread of IRQ {irq.number}; give CPUs that no such thread has"
+    )
 
 
 def _called(irq: Irq) -> str:
@@ -100,14 +118,25 @@ def interrupts(
 
 
 def _choose(
-    draft: Draft, placer: Placer, wanted: list[Wanted], bound: Mapping[Key, int]
+    draft: Draft, placer: Placer, wanted: list[Wanted], bound: Mapping[Key, int], room: Room
 ) -> Iterator[tuple[Wanted, tuple[int, ...]]]:
-    """Yield the CPUs of each interrupt: those given or its thread's, else one of its own."""
-    placed = [(one, _given(placer, one, bound)) for one in wanted]
-    alone = [one for one, cpus in placed if cpus is None]
-    dealt = iter(placer.deal([_request(draft, placer.topology, one) for one in alone]))
-    for one, cpus in placed:
-        yield one, (next(dealt),) if cpus is None else cpus
+    """Yield the CPUs of each interrupt: those given or its thread's, else one of its own.
+
+    None of them where its own thread would get no time.
+    """
+    requests: list[Request] = []
+    placed: list[tuple[Wanted, tuple[int, ...], bool]] = []
+    for one in wanted:
+        given = _given(placer, one, bound)
+        request = _request(draft, placer.topology, one) if given is None else None
+        cpus = room.left(one[3], given or () if request is None else request.pool)
+        alone = request is not None and bool(cpus)
+        if request is not None and cpus:
+            requests.append(replace(request, pool=cpus))
+        placed.append((one, cpus, alone))
+    dealt = iter(placer.deal(requests))
+    for one, cpus, alone in placed:
+        yield one, (next(dealt),) if alone else cpus
 
 
 def _given(placer: Placer, one: Wanted, bound: Mapping[Key, int]) -> tuple[int, ...] | None:
