@@ -16,7 +16,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from rxlane.command import act, look, parser, streams
+from rxlane import streams
+from rxlane.command import act, look, parser
 from rxlane.command.ending import ending, interrupt
 from rxlane.errors import Kind, RxlaneError, with_notes
 

@@ -25,9 +25,9 @@ from rxlane import codec
 from rxlane.errors import Kind, RxlaneError
 from rxlane.host.session import Login
 from rxlane.plan import Journal
-from rxlane.stored import FORMAT, LATER
+from rxlane.stored import FORMAT, LATER, STATE
 
-DIRECTORY = Path("/var/lib/rxlane")
+DIRECTORY = Path(STATE)
 UNCHANGED = "nothing was changed"
 LOCK_WAIT = 10.0  # seconds; an apply of hundreds of queues takes less
 

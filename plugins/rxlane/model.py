@@ -304,7 +304,8 @@ class Topology:
         return tuple(n for n in self.online if n not in away) or self.online
 
 
-# Order matters: napi-set handles threaded first, so that a failed thread changes nothing else.
+# In the order of rxlane.kernel's requests: napi-set handles threaded first, so that a failed thread
+# changes nothing else.
 NAPI_ATTRIBUTE = {
     THREADED: uapi.NETDEV_A_NAPI_THREADED,
     DEFER: uapi.NETDEV_A_NAPI_DEFER_HARD_IRQS,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rxlane import codec
-from rxlane.command import parser
+from rxlane.command import act, parser
 from rxlane.journal import Store
 from rxlane.keeping import claims
 from rxlane.model import Thread
@@ -132,7 +132,8 @@ def test_where_nothing_is_planned_it_is_said(bare: SimHost, capsys: Captured) ->
 def test_verify_makes_no_folder(
     host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parser, "STATE", str(tmp_path / "rxlane"))
+    for module in (parser, act):
+        monkeypatch.setattr(module, "STATE", str(tmp_path / "rxlane"))
     said = "nothing was applied, so there is nothing to compare\n"
     assert run(capsys, "verify")[:2] == (0, said)
     assert list(tmp_path.iterdir()) == []
@@ -153,7 +154,8 @@ def test_a_folder_that_is_not_there(
 def test_the_folder_of_all_is_no_fault_where_it_is_not_there(
     host: SimHost, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parser, "STATE", str(tmp_path / "rxlane"))
+    for module in (parser, act):
+        monkeypatch.setattr(module, "STATE", str(tmp_path / "rxlane"))
     assert run(capsys, "rollback") == (0, "0 settings put back\n", "")
 
 

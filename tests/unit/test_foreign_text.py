@@ -21,8 +21,8 @@ from rxlane.host.devices import _below
 from rxlane.host.logins import below
 from rxlane.linkfiles import linkfile
 from rxlane.model import Snapshot
+from rxlane.samples import Sample
 from rxlane.showing import rates, sanitize, svg, table
-from rxlane.showing.rates import Sample
 from rxlane.sysfs import Sysfs
 from rxlane.wire import rtnetlink
 from unit import simhost

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 from rxlane.model import Handled
+from rxlane.samples import Sample
 from rxlane.showing import mapjson, rates, table
 from rxlane.showing.svg import render
 from unit import simhost
@@ -55,7 +56,7 @@ def test_the_map_of_a_second() -> None:
     start = host(2)
     link = start.links[0]
     first, last = (
-        rates.Sample(
+        Sample(
             at,
             {},
             {},

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rxlane import policy
 from rxlane.apply import apply
-from rxlane.applying import moderation
 from rxlane.applying.rollback import rollback
+from rxlane.deciding import moderation
 from rxlane.errors import RxlaneError
 from rxlane.items import Value
 from rxlane.model import Snapshot

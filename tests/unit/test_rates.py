@@ -25,9 +25,10 @@ from rxlane.command import live
 from rxlane.host import counters
 from rxlane.model import Link, Snapshot
 from rxlane.netlink import pack_attr, pack_u32
+from rxlane.samples import Counts, Sample
 from rxlane.showing import rates, table
 from rxlane.showing.marks import Place, places
-from rxlane.showing.rates import Counts, Rate, Sample
+from rxlane.showing.rates import Rate
 from rxlane.sysfs import Sysfs
 from rxlane.wire import gstats, netdev
 from unit import synthetic

@@ -14,7 +14,7 @@ from rxlane import cpulist
 from rxlane.apply import apply
 from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
-from rxlane.host.senders import deal
+from rxlane.deciding.senders import deal
 from rxlane.items import BACKLOG
 from rxlane.model import Snapshot, Sysctl
 from rxlane.plan import HOST, WHOLE, Target

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import rxlane
-from rxlane import cli, codec
+from rxlane import cli, codec, streams
 from rxlane.apply import Applied
-from rxlane.command import act, streams
+from rxlane.command import act
 from rxlane.keeping import watch
 from rxlane.linkfiles import linkd
 from unit import simhost
@@ -144,7 +144,7 @@ def test_who_reads_a_part_of_a_verification_gets_its_status(
 
 
 def test_a_closed_standard_error_takes_any_character() -> None:
-    code = "from rxlane.command import streams; streams.open_missing(); streams.say(chr(0x4E2D))"
+    code = "from rxlane import streams; streams.open_missing(); streams.say(chr(0x4E2D))"
     script = f'exec "$0" -X utf8=0 -c "{code}" 2>&-'
     environment = {"PYTHONPATH": str(Path(rxlane.__file__).parents[1]), "LC_ALL": "C"}
     assert subprocess.run(["sh", "-c", script, sys.executable], env=environment).returncode == 0

@@ -15,6 +15,7 @@ from rxlane.errors import RxlaneError
 from rxlane.model import Link
 from rxlane.policy import Given
 from rxlane.tuned import profile, variables
+from rxlane.tuned.profilefile import profile_file
 from unit import simhost
 from unit.commands import Captured, run
 
@@ -208,7 +209,7 @@ def test_our_profiles(
     name: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder, on a recorded host, through the command: it plans and says what it lacks."""
-    read = request.profile_file
+    read = profile_file
     # Whatever is installed on the machine that runs the tests.
     monkeypatch.setattr(
         request, "profile_file", lambda at: None if at.startswith("/etc/") else read(at)

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from rxlane.applying import moderation, stages
+from rxlane.applying import stages
+from rxlane.deciding import moderation
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import (
     CHANNEL_ITEMS,

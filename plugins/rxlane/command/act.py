@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verbs that change the host, or tell of what was changed: apply to rollback."""
+"""The verbs about what is applied: apply, confirm, watch, verify and rollback."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import signal
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from rxlane.command import parser, request, streams
+from rxlane import streams
+from rxlane.command import request
 from rxlane.command.ending import ending
 from rxlane.errors import Kind, RxlaneError, printable
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
+from rxlane.stored import STATE
 
 if TYPE_CHECKING:
     from rxlane.apply import Applied
     from rxlane.journal import Pending, Store
+    from rxlane.kernel import Linux
 
 
 def _tell(done: Applied) -> None:
@@ -31,6 +34,7 @@ def _tell(done: Applied) -> None:
 
 
 def apply_(args: argparse.Namespace) -> int:
+    """Write what the options ask for; with --confirm for a time, or until confirmed."""
     from dataclasses import replace
     from functools import partial
 
@@ -51,7 +55,7 @@ def apply_(args: argparse.Namespace) -> int:
     pending, undo = None, Undo()
     try:
         if args.confirm is not None:
-            pending = _arm(args, snapshot, links, policy)
+            pending = _arm(kernel, store, args.confirm, policy, snapshot, links)
         scope = [li.name for li in links] or None
         if pending is None:
             choose = partial(confirm.unguarded, kernel, store)
@@ -77,14 +81,17 @@ def apply_(args: argparse.Namespace) -> int:
 
 
 def _arm(
-    args: argparse.Namespace, snapshot: Snapshot, links: Sequence[Link], policy: Policy
+    kernel: Linux,
+    store: Store,
+    seconds: int,
+    policy: Policy,
+    snapshot: Snapshot,
+    links: Sequence[Link],
 ) -> Pending:
-    """Have the originals come back unless somebody confirms."""
+    """Have the originals come back unless somebody confirms within so many seconds."""
     from rxlane.decide import decide
     from rxlane.host import session
-    from rxlane.journal import Store
     from rxlane.keeping import confirm, guard
-    from rxlane.kernel import Linux
     from rxlane.revert import indexes_by_name
     from rxlane.sysfs import Sysfs
 
@@ -93,9 +100,8 @@ def _arm(
     names = {link.name for link in links} | {change.target.device for change in plan.changes}
     called = indexes_by_name(snapshot.links)
     scope = [index for name, index in called.items() if name in names] if links else None
-    login = session.current(Sysfs())
-    own = confirm.this_process()
-    return confirm.arm(Linux(), Store(args.state), login, args.confirm, scope, guard.start, own)
+    login, own = session.current(Sysfs()), confirm.this_process()
+    return confirm.arm(kernel, store, login, seconds, scope, guard.start, own)
 
 
 def _left_store(args: argparse.Namespace) -> Store:
@@ -106,12 +112,13 @@ def _left_store(args: argparse.Namespace) -> Store:
     from rxlane.journal import Store
 
     store = Store(args.state)
-    if args.state != parser.STATE and not store.directory.is_dir():
+    if args.state != STATE and not store.directory.is_dir():
         raise RxlaneError(Kind.JOURNAL, f"{printable(args.state, 200)} is not a directory")
     return store
 
 
 def confirm_(args: argparse.Namespace) -> int:
+    """Keep what waits to be confirmed."""
     from rxlane.host import session
     from rxlane.keeping import confirm
     from rxlane.kernel import Linux
@@ -124,6 +131,7 @@ def confirm_(args: argparse.Namespace) -> int:
 
 
 def watch_(args: argparse.Namespace) -> int:
+    """Write it, then keep it standing until a signal says to stop."""
     from rxlane.journal import Store
     from rxlane.keeping import confirm, events
     from rxlane.keeping.watch import watch
@@ -146,6 +154,7 @@ def _log(level: str, text: str) -> None:
 
 
 def verify_(args: argparse.Namespace) -> int:
+    """Tell what differs from what was written; 1 when something drifted."""
     from rxlane import show
     from rxlane.applying.present import found_again, load_current
     from rxlane.items import CHEAP_ITEMS
@@ -169,6 +178,7 @@ def verify_(args: argparse.Namespace) -> int:
 
 
 def rollback_(args: argparse.Namespace) -> int:
+    """Bring originals back: of devices, of everything, or what --boot and --orphaned say."""
     from rxlane.applying.present import refuse_elsewhere
     from rxlane.applying.rollback import RolledBack, rollback
     from rxlane.journal import Store

@@ -14,8 +14,8 @@ from typing import Protocol, TextIO
 
 from rxlane.items import CHEAP_ITEMS, SEPARATION_ITEMS
 from rxlane.model import Link, Snapshot
+from rxlane.samples import Sample
 from rxlane.showing import rates
-from rxlane.showing.rates import Sample
 from rxlane.showing.table import Style
 
 INTERVAL = 1.0  # seconds

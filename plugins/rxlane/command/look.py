@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from rxlane.command import request, streams
+from rxlane import streams
+from rxlane.command import request
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
@@ -23,6 +24,7 @@ SHOWN = "hardware and what has NAPI instances or vhost threads"
 
 
 def add_map_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `rxlane map` beyond those that verbs share."""
     parser.add_argument("--svg", metavar="FILE", help="write a picture ('-' = stdout)")
     parser.add_argument("--snapshot", metavar="FILE", help="show a recorded host ('-' = stdin)")
     parser.add_argument(
@@ -49,6 +51,7 @@ def _count(text: str) -> int:
 
 
 def map_(args: argparse.Namespace) -> int:
+    """Show the lanes of a host, this or a recorded one."""
     if args.watch is not None:
         return _watch(args)
     if args.json and args.svg is not None:
@@ -157,6 +160,7 @@ def _write(name: str, text: str) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
+    """Show what apply would change, here or on a recorded host."""
     from rxlane import show
     from rxlane.decide import decide
 
@@ -209,6 +213,7 @@ def link(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
+    """Write this host as JSON, without addresses."""
     from rxlane import codec
 
     text = sanitize.without_addresses(codec.dumps(_observe()))

@@ -10,8 +10,8 @@ from typing import NoReturn
 from rxlane import __version__
 from rxlane.command import look, request
 from rxlane.errors import printable
+from rxlane.stored import STATE
 
-STATE = "/var/lib/rxlane"
 CONFIRM_MOST = 86400  # seconds
 
 

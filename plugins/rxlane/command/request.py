@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Sequence
 
+from rxlane.bounded import text_of
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.sections import Policy
+from rxlane.tuned.profilefile import profile_file
 
 SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
-PROFILE_LIMIT = 1 << 20  # bytes
 
 
 def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
@@ -72,36 +72,6 @@ def from_profile(
     values = found.values if recorded else []
     notes = [f"values are those of {path} of this machine" for path in values]
     return policy.parse(found.sections(links)), (*notes, *found.notes)
-
-
-def profile_file(path: str) -> str | None:
-    """Return the text of a file of TuneD's, None when it is not there; raises FORMAT."""
-    try:
-        # In UTF-8 as profiles are, which may name others: the locale's own characters may be few.
-        return text_of(path, PROFILE_LIMIT, path.encode("utf-8", "surrogateescape"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise RxlaneError(Kind.FORMAT, f"{path}: {reason}") from None
-
-
-def text_of(path: str, limit: int, file: str | bytes) -> str:
-    """Return a file's text, FORMAT when it is longer than limit in bytes or no UTF-8.
-
-    path: what it is called in messages.
-    """
-    if file == "-":
-        data = sys.stdin.buffer.read(limit + 1)
-    else:
-        with open(file, "rb") as stream:
-            data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise RxlaneError(Kind.FORMAT, f"{path}: longer than {limit} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise RxlaneError(Kind.FORMAT, f"{path}: not UTF-8") from None
 
 
 def read_snapshot(path: str) -> Snapshot:

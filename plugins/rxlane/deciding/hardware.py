@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from rxlane.applying.moderation import FIXED_FRAMES
 from rxlane.deciding import cutting
 from rxlane.deciding.draft import Draft
+from rxlane.deciding.moderation import FIXED_FRAMES
 from rxlane.items import (
     CHANNEL_ITEMS,
     CHANNELS_COMBINED,

@@ -14,7 +14,7 @@ from rxlane import cpulist
 from rxlane.deciding import cutting
 from rxlane.deciding.draft import Draft, check_rps, one_value
 from rxlane.deciding.placer import Placer, Request
-from rxlane.host.senders import deal
+from rxlane.deciding.senders import deal
 from rxlane.items import (
     BACKLOG,
     FLOW_ENTRIES,

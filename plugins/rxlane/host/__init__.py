@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What observe() reads of a host, one subject a file."""
+"""What is read of a host and of who uses it, one subject a file; observe() puts it together."""

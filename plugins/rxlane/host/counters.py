@@ -11,12 +11,10 @@ from pathlib import Path
 from rxlane.host import helpers
 from rxlane.host.threads import cpu_ticks
 from rxlane.model import Link, Snapshot
-from rxlane.showing.rates import Counts, Sample
+from rxlane.samples import DEVICE, DRIVER, NETDEV, Counts, Sample
 from rxlane.sysfs import Sysfs
 from rxlane.wire.gstats import Driver
 from rxlane.wire.netdev import Netdev
-
-NETDEV, DRIVER, DEVICE = "netdev", "driver", "device"
 
 
 class Counters:

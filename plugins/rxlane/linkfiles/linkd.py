@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from rxlane.command import streams
+from rxlane import streams
 from rxlane.converge import Converger, keep
 from rxlane.errors import RxlaneError, with_notes
 from rxlane.host import udevdb

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rxlane.errors import legible
-from rxlane.model import Handled, Link, Snapshot
+from rxlane.model import Link, Snapshot
+from rxlane.samples import DEVICE, DRIVER, NETDEV, Counts, Sample
 from rxlane.showing import helperrows
 from rxlane.showing.cells import number, policy_text, short_list
 from rxlane.showing.mapjson import present
@@ -19,36 +20,11 @@ HEADINGS = ("queue", "mode", "CPU", "policy", "packets/s", "interrupts/s", "thre
 GONE = "gone"  # the state of a device beside those of Link.state
 BAR = 10  # characters of a whole CPU
 SOURCE = {
-    "netdev": "counted by queue (netdev)",
-    "driver": "counted by queue (driver)",
-    "device": "counted by device",
+    NETDEV: "counted by queue (netdev)",
+    DRIVER: "counted by queue (driver)",
+    DEVICE: "counted by device",
     None: "not counted by queue",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Packets that a device received, by RX queue as far as source (see SOURCE) says."""
-
-    queues: Mapping[int, int]
-    total: int | None
-    source: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Counters at one moment, in seconds of a steady clock.
-
-    counts: by the device's index, which outlives a rename. seconds: CPU time by pid. handled: of rx
-    threads, by the device's index and number. clock: the host's, in seconds since 1970.
-    """
-
-    at: float
-    counts: Mapping[int, Counts]
-    interrupts: Mapping[int, int]
-    seconds: Mapping[int, float]
-    handled: Mapping[tuple[int, int], Handled] = field(default_factory=dict)
-    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from rxlane import policy
-from rxlane.command.request import profile_file
 from rxlane.converge import Log
 from rxlane.tuned import tuned_compat
 from rxlane.tuned.profile import exact_names
+from rxlane.tuned.profilefile import profile_file
 from rxlane.tuned.tuned_compat import Adapter, Report, Row
 from rxlane.tuned.tuned_keep import Keeper, without
 from rxlane.tuned.variables import Variables, settled
