@@ -96,6 +96,7 @@ def _decide(
     devices = assigned(snapshot, policy.sections)
     draft = Draft(view, Index.of(future), present, returning)
     draft.aside = {link.name: section.management_queues for section, link in devices}
+    draft.placed = layout.placed(draft, assigned(future, policy.irq))
     hardware.plan(draft, policy, devices)
     placed = (*devices, *assigned(future, policy.irq), *_spread(future, policy))
     # Devices that are laid out one after the other start apart as those of one plan do.
@@ -161,7 +162,8 @@ def _stand(
     if complete is snapshot.topology:
         return None
     view = View.of(replace(snapshot, topology=complete))
-    trial = Draft(view, draft.index, draft.present, draft.returning, aside=draft.aside)
+    trial = Draft(view, draft.index, draft.present, draft.returning)
+    trial.aside, trial.placed = draft.aside, draft.placed
     placer = begin(complete)
     try:
         _lay_out(trial, placer, policy, others)
@@ -189,7 +191,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     helpers = separation.plan(draft, placer, steered, bound)
     running = [*chosen, *handlers, *helpers]
     placement.check_realtime(placer.topology, running, others)
-    dangers.check_threads(snapshot, running, present, others)
+    dangers.check_threads(draft, running, present, others)
     cautions.warn(draft, placer.topology, chosen, [*handlers, *helpers], others)
     flows = placer.fork(snapshot.topology)
     alone = (row for row in (*chosen, *helpers, *others) if row[0].exclusive)

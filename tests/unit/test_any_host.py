@@ -177,11 +177,13 @@ def check_dangers(host: Snapshot, plan: Plan, policy: Policy) -> None:
     """No real-time thread holds up others' IRQ threads, which can run nowhere else, or what has no
     reserve, and nothing busy-polls beside polling sockets.
     """
-    moved = {t.irq: set(t.cpus) for t in host.irq_threads}
+    moved, brought = {t.irq: set(t.cpus) for t in host.irq_threads}, set()
     view = View.of(host)
     for key, placed in wanted(host, plan, "irq-cpus").items():
         irq = view.lanes[key].irq
         if irq is not None and irq.number in moved and irq.threaded is None:
+            if moved[irq.number] != set(cpulist.parse(placed)):
+                brought.add(irq.number)
             moved[irq.number] = set(cpulist.parse(placed))
     ours = {key for item in OF_IRQ for key in wanted(host, plan, item)}
     for key, lane in view.lanes.items():
@@ -199,7 +201,8 @@ def check_dangers(host: Snapshot, plan: Plan, policy: Policy) -> None:
         own = None if irq is None else irq.number
         for number, taken in moved.items():
             kept = number == own or cpus.isdisjoint(taken) or not taken <= high
-            assert priority < 50 or kept or key not in changed, "what stands may have been joined"
+            joined = key not in changed and number not in brought
+            assert priority < 50 or kept or joined, "the plan brought neither there"
     polled = any(c.after == "busy-poll" for c in (*plan.changes, *plan.holds))
     sockets = {s.name: s.value for s in host.sysctls}["net.core.busy_read"]
     assert not polled or not sockets

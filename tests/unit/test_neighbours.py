@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -120,10 +121,68 @@ def test_interrupts_of_queues_that_busy_poll_need_no_thread() -> None:
     assert planned(alone, "irq-cpus", **half) == {"eth0/rx0": "3"}, "queue 1 needs its own"
 
 
+def followed(start: Snapshot, own: str) -> Snapshot:
+    """The host with a thread of this class for each RX interrupt, where that comes to."""
+    lanes_of = (lane for link in start.links for lane in lanes(Index.of(start), link))
+    rows = (lane.irq for lane in lanes_of if lane.irq is not None)
+    return replace(start, irq_threads=tuple(IrqThread(i.number, i.cpus, own) for i in rows))
+
+
+@pytest.mark.parametrize("own", ["other:0", "fifo:50"])
+@pytest.mark.parametrize("mode", ["busy-poll@0-1", "on@0-1", "busy-poll"])
+def test_a_layout_stands_with_the_threads_that_it_brought_along(mode: str, own: str) -> None:
+    given = FIFO | {"threaded": mode, "thread_priority": 50, "thread_cpus": "auto"}
+    given |= {"irq_cpus": "auto"}
+    start = host(1, 4, cpus=simhost.topology(8))
+    irqs = tuple(replace(irq, cpus=(n % 8,)) for n, irq in enumerate(start.irqs))
+    first = laid_out(followed(replace(start, irqs=irqs), own), "eth0", **given)
+    again = decide(followed(first, own), asked("eth0", **given))
+    assert again.holds and not again.changes and not again.skips
+
+
+def test_new_queues_are_kept_away_as_those_that_are_there() -> None:
+    grown = replace(ORDINARY, links=tuple(simhost.tuned(link, top=4) for link in ORDINARY.links))
+    plan = decide(grown, asked("eth1", channels=4, irq_cpus="2"))
+    assert {skip.queue for skip in plan.skips} == {0, 2, 3}
+    assert values(plan, "irq-cpus") == {"eth1/rx1": "2"}
+
+
+def test_interrupts_go_elsewhere_where_their_own_thread_would_be_in_the_way() -> None:
+    """eth1's NAPI thread is bound to the CPU of a thread of eth0 that goes before all of it."""
+    high = FIFO | {"threaded": "on", "thread_priority": 60}
+    start = laid_out(host(cpus=FOUR), "eth0", **high, thread_cpus="2-3")
+    own = with_thread(start, (140, 1, "other:0"))
+    found = planned(own, "irq-cpus", "eth1", threaded="on", thread_cpus="2", irq_cpus="auto")
+    assert found["eth1/rx0"] in ("0", "1") and found["eth1/rx1"] == "2"
+
+
+def test_an_interrupt_goes_beside_what_its_thread_comes_before() -> None:
+    """A busy poller of lower priority is in its way less than a thread that sleeps of higher."""
+    high = FIFO | {"threaded": "on", "thread_priority": 60}
+    first = laid_out(host(3, cpus=FOUR), "eth0", **high, thread_cpus="2")
+    start = laid_out(first, "eth1", **FIFO | {"threaded": "busy-poll@0"}, thread_cpus="3")
+    own = with_thread(start, (240, 1, "fifo:50"))
+    assert planned(own, "irq-cpus", "eth2", irq_cpus="2-3")["eth2/rx0"] == "3"
+
+
+def test_many_interrupts_with_threads_are_planned_in_a_breath() -> None:
+    start = followed(host(1, 512, cpus=simhost.topology(64)), "fifo:50")
+    given = FIFO | {"threaded": "on", "thread_cpus": "auto", "thread_spread": "all"}
+    before = time.process_time()
+    assert planned(start, "irq-cpus", irq_cpus="auto", **given)
+    assert time.process_time() - before < 5
+
+
 def test_a_thread_that_was_brought_below_a_poller_ends_nobodys_layout() -> None:
     moved = with_thread(TAKEN, (140, 2, "other:0"))
-    again = decide(moved, asked("eth0", **FIFO, thread_cpus="2-3"))
-    assert again.holds and not again.changes
+    given = asked("eth0", **FIFO, thread_cpus="2-3")
+    back = {Target("eth0", n, "threaded"): "off" for n in (0, 1)}
+    for returning in ({}, back):  # what its originals are does not count
+        again = decide(moved, given, returning=returning)
+        assert again.holds and not again.changes
+    there = {Target("eth1", 0, "irq-cpus"): "2"}
+    with pytest.raises(RxlaneError, match="would hold up the thread of IRQ 140"):
+        decide(ORDINARY, given, returning=there)
     assert planned(moved, "irq-cpus", "eth1", irq_cpus="auto")["eth1/rx0"] in ("0", "1")
     assert "eth1/rx0" not in planned(moved, "irq-cpus", "eth1", irq_cpus="3")
 

@@ -8,6 +8,7 @@ threads, on the kernel's reserve for them, and on sockets that poll.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from rxlane import cpulist
 from rxlane.deciding.draft import Draft
@@ -25,15 +26,17 @@ STARVING = -10
 
 
 def check_threads(
-    snapshot: Snapshot,
+    draft: Draft,
     chosen: Iterable[Chosen],
     present: Collection[IrqThread],
     others: Collection[Chosen] = (),
 ) -> None:
     """Refuse real-time threads over others' IRQ threads, or with no time kept for other tasks.
 
-    present: the IRQ threads that there will be. others: threads outside of the plan.
+    A thread that stands holds up only what the plan brings there. present: the IRQ threads that
+    there will be. others: threads outside of the plan.
     """
+    snapshot = draft.view.snapshot
     chosen = list(chosen)
     _check_starved(chosen, others)
     _check_fair(snapshot.topology, chosen, others)
@@ -44,10 +47,18 @@ def check_threads(
             held |= {n: max(held.get(n, level), level) for n in cpus}
     # One that may run elsewhere is moved there when it wakes (select_task_rq_rt()).
     stuck = [t for t in present if all(held.get(n, -1) >= t.priority for n in t.cpus)]
+    there = set(snapshot.irq_threads) if stuck else set()
+    brought = [thread for thread in stuck if thread not in there]
     for one, cpus in chosen:
         if one.realtime and not one.untouched(cpus):
-            _check_irq_threads([] if one.stands(cpus) else stuck, one, set(cpus))
+            _check_irq_threads(brought if _standing(draft, one, cpus) else stuck, one, set(cpus))
             _check_reserve(snapshot, one, set(cpus))
+
+
+def _standing(draft: Draft, one: Wanted, cpus: tuple[int, ...]) -> bool:
+    """True when the thread is so now, whatever it would go back to."""
+    lane = draft.present.lanes.get((one.link.name, one.lane.queue.index))
+    return (one if lane is None or one.helper is not None else replace(one, lane=lane)).stands(cpus)
 
 
 def holds_up(one: Wanted) -> int:
@@ -62,22 +73,20 @@ def holds_up(one: Wanted) -> int:
     return one.priority
 
 
-def holds(one: Wanted, thread: IrqThread) -> bool:
-    """True when the thread of an interrupt gets no time on a CPU that this one has.
+def spared(one: Wanted) -> int | None:
+    """Return the interrupt whose thread this one does not hold up: its own, which wakes it.
 
-    Its own interrupt's wakes it and lets it run, but for a busy poller whose interrupt serves other
-    queues, too.
+    A busy poller's own interrupt is off, unless it serves other queues, which need its thread.
     """
-    irq = one.lane.irq
-    own = irq is not None and irq.number == thread.irq and not one.polling
-    return not own and holds_up(one) >= thread.priority
+    return None if one.polling or one.lane.irq is None else one.lane.irq.number
 
 
 def _check_irq_threads(stuck: Iterable[IrqThread], one: Wanted, cpus: set[int]) -> None:
     """stuck: threads that have such real-time threads on all CPUs where they may run."""
+    level = holds_up(one)
     for thread in stuck:
         shared = cpus.intersection(thread.cpus)
-        if shared and holds(one, thread):
+        if shared and thread.irq != spared(one) and level >= thread.priority:
             less = f"a priority below {thread.priority}, " if thread.priority > 1 else ""
             raise refuse(
                 one,

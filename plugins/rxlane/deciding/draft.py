@@ -38,6 +38,8 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     # How many of each device's lowest RX queues a [napi] section keeps as they are.
     aside: dict[str, int] = field(default_factory=dict)
+    # Interrupts that an [irq_layout] section places, wherever they are now.
+    placed: frozenset[int] = frozenset()
     # What the layout of the whole host says, where some of its CPUs are offline.
     standing: Mapping[Target, Value] = field(default_factory=dict)
     _wanted: dict[Target, Value] = field(default_factory=dict)

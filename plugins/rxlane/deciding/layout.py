@@ -57,6 +57,14 @@ def place(
             )
 
 
+def placed(draft: Draft, devices: Iterable[tuple[IrqLayout, Link]]) -> frozenset[int]:
+    """Return the interrupts that place() will place."""
+    rows = [one for one in devices if one[1].up and (one[0].node or one[0].cpus is not None)]
+    own = (list(lanes(draft.index, link))[draft.aside.get(link.name, 0) :] for _, link in rows)
+    irqs = (lane.irq for several in own for lane in several)
+    return frozenset(irq.number for irq in irqs if irq is not None and irq.movable)
+
+
 def _held(section: IrqLayout, irq: Irq) -> str:
     return (
         f"{section.reason('irq_cpus')}: real-time threads of other queues would leave no time there"
@@ -127,26 +135,27 @@ def _choose(
     requests: list[Request] = []
     placed: list[tuple[Wanted, tuple[int, ...], bool]] = []
     for one in wanted:
-        given = _given(placer, one, bound)
-        request = _request(draft, placer.topology, one) if given is None else None
-        cpus = room.left(one[3], given or () if request is None else request.pool)
-        alone = request is not None and bool(cpus)
-        if request is not None and cpus:
-            requests.append(replace(request, pool=cpus))
+        cpus, alone = room.left(one[2], _given(placer, one, bound)), False
+        if not cpus and not one[0].node:
+            request = _request(draft, placer.topology, one)
+            cpus = room.left(one[2], request.pool)
+            alone = bool(cpus)
+            requests.extend([replace(request, pool=cpus)] if alone else [])
         placed.append((one, cpus, alone))
     dealt = iter(placer.deal(requests))
     for one, cpus, alone in placed:
         yield one, (next(dealt),) if alone else cpus
 
 
-def _given(placer: Placer, one: Wanted, bound: Mapping[Key, int]) -> tuple[int, ...] | None:
+def _given(placer: Placer, one: Wanted, bound: Mapping[Key, int]) -> tuple[int, ...]:
+    """Return the CPUs that are not to be chosen: of a node, or the one of the lane's thread."""
     section, link, lane, _ = one
     if section.node:
         return placer.ordinary(link.node)
     thread = bound.get((link.name, lane.queue.index))
     if thread is not None and (not section.cpus or thread in section.cpus):
         return (thread,)
-    return None
+    return ()
 
 
 def _request(draft: Draft, host: Topology, one: Wanted) -> Request:

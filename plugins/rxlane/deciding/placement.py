@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from rxlane import cpulist, topology
 from rxlane.deciding.dangers import holds_up
 from rxlane.deciding.draft import Draft, check_thread_cpus
+from rxlane.deciding.handlers import needed
 from rxlane.deciding.neighbours import named
 from rxlane.deciding.placer import Placer, Request, weight
 from rxlane.deciding.wanted import Chosen, Wanted, refuse
@@ -142,9 +143,14 @@ def pool(draft: Draft, host: Topology, one: Wanted) -> tuple[int, ...]:
 def _beside_no_handler(draft: Draft, cpus: tuple[int, ...], upto: int) -> tuple[int, ...]:
     """Return those of the CPUs to which no interrupt's thread of up to this priority is bound, else
     none of an interrupt that is no lane's, which stays; where all have one, the refusal says so.
+
+    Interrupts that the plan places keep away themselves: where they are now says nothing.
     """
-    bound_to_one = (t for t in draft.view.snapshot.irq_threads if len(t.cpus) == 1)
-    threads = [t for t in bound_to_one if t.priority <= upto]
+    threads = [
+        thread
+        for thread in needed(draft)
+        if len(thread.cpus) == 1 and thread.priority <= upto and thread.irq not in draft.placed
+    ]
     lanes = {lane.irq.number for lane in draft.view.lanes.values() if lane.irq is not None}
     for bound in (threads, [t for t in threads if t.irq not in lanes]):
         held = {n for thread in bound for n in thread.cpus}
