@@ -134,6 +134,11 @@ class IrqLayout(Named):
     idle_siblings: bool = False
 
     @property
+    def places(self) -> bool:
+        """True when it says where interrupts go."""
+        return self.node or self.cpus is not None
+
+    @property
     def threads(self) -> bool:
         """True when anything is asked of the interrupts' modes or threads."""
         return bool(self.modes) or (self.thread_cpus, self.thread_sched) != (None, None)

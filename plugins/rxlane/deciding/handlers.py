@@ -22,15 +22,16 @@ from rxlane.plan import Target
 
 def present(draft: Draft) -> list[IrqThread]:
     """Return the threads that interrupts need, on the CPUs where the plan takes them."""
+    threads = needed(draft)
     moved: dict[int, tuple[int, ...]] = {}
-    for key, lane in draft.view.lanes.items():
+    for key, lane in draft.view.lanes.items() if threads else ():
         target = Target(*key, IRQ_CPUS)
         cpus = draft.coming(target)
         if cpus is None or lane.irq is None or lane.irq.threaded is not None:
             continue
         if lane.irq.number not in moved or draft.wanted(target) is not None:
             moved[lane.irq.number] = cpulist.parse(str(cpus))
-    return [replace(t, cpus=moved.get(t.irq, t.cpus)) for t in needed(draft)]
+    return [replace(t, cpus=moved.get(t.irq, t.cpus)) for t in threads]
 
 
 def needed(draft: Draft) -> list[IrqThread]:

@@ -37,7 +37,7 @@ def place(
     bound: CPUs of lanes with a bound thread. rows: all threads that poll.
     """
     host = draft.view.snapshot.topology
-    asked = [one for one in devices if one[0].node or one[0].cpus is not None]
+    asked = [one for one in devices if one[0].places]
     for section, _ in asked:
         check_cpus(host, section, "irq_cpus", section.cpus or ())
     wanted = _movable(draft, asked)
@@ -58,11 +58,16 @@ def place(
 
 
 def placed(draft: Draft, devices: Iterable[tuple[IrqLayout, Link]]) -> frozenset[int]:
-    """Return the interrupts that place() will place."""
-    rows = [one for one in devices if one[1].up and (one[0].node or one[0].cpus is not None)]
-    own = (list(lanes(draft.index, link))[draft.aside.get(link.name, 0) :] for _, link in rows)
-    irqs = (lane.irq for several in own for lane in several)
-    return frozenset(irq.number for irq in irqs if irq is not None and irq.movable)
+    """Return the interrupts that place() will place; none where no interrupt has a thread."""
+    if not draft.view.snapshot.irq_threads:
+        return frozenset()
+    names = {link.name for section, link in devices if section.places and link.up}
+    return frozenset(
+        lane.irq.number
+        for (device, queue), lane in draft.view.lanes.items()
+        if device in names and queue >= draft.aside.get(device, 0)
+        if lane.irq is not None and lane.irq.movable
+    )
 
 
 def _held(section: IrqLayout, irq: Irq) -> str:
