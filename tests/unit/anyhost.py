@@ -251,7 +251,12 @@ def alone(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
     On any host, and with any policy, that is too rare for what it may break to be found.
     """
     links = [
-        {"name": f"eth{number}", "rx": draw(st.integers(1, 3)), "node": draw(st.none() | NODE)}
+        {
+            "name": f"eth{number}",
+            "rx": draw(st.integers(1, 3)),
+            "node": draw(st.none() | NODE),
+            "irq_cpus": draw(st.sampled_from(["all", "each"])),
+        }
         for number in range(draw(st.integers(1, 3)))
     ]
     smt = draw(st.sampled_from([1, 2]))
@@ -266,4 +271,7 @@ def alone(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
         Given("irq_layout", "irq", (), {"irq_cpus": draw(AUTO)}),
         Given("flow_steering", "flows", (), {"rps": draw(AUTO)}),
     ]
-    return replace(host, irq_threads=tuple(IrqThread(7000 + n, (n,)) for n in held)), parse(rows)
+    threads = [IrqThread(7000 + n, (n,)) for n in held]
+    if draw(st.booleans()):  # as threadirqs makes them
+        threads = [*(IrqThread(irq.number, irq.cpus[:1]) for irq in host.irqs), *threads]
+    return replace(host, irq_threads=tuple(threads)), parse(rows)

@@ -21,6 +21,7 @@ from rxlane.model import (
     Handled,
     Helper,
     Irq,
+    IrqThread,
     Link,
     Napi,
     Queue,
@@ -192,6 +193,8 @@ class SimHost(SimKernel):
         self.sessions = start.sessions
         self.hidden_logins = start.hidden_logins
         self.writers = start.writers
+        self.unreserved, self.stalld = start.unreserved, start.stalld
+        self.vcpus, self.virtual = start.vcpus, start.virtual
         self.workqueue_isolated = start.workqueue_isolated
         self.boot = boot
         self.namespaces = {"self": 4026531840, "1": 4026531840}  # network namespaces by process
@@ -236,10 +239,20 @@ class SimHost(SimKernel):
             writers=self.writers,
             sessions=self.sessions,
             hidden_logins=self.hidden_logins,
+            irq_threads=self._irq_threads(),
+            unreserved=self.unreserved,
+            stalld=self.stalld,
+            vcpus=self.vcpus,
+            virtual=self.virtual,
             workqueue_cpus=self.workqueue_cpus,
             workqueue_requested=self.workqueue_requested,
             workqueue_isolated=self.workqueue_isolated,
         )
+
+    def _irq_threads(self) -> tuple[IrqThread, ...]:
+        switched = (IrqThread(i.number, i.thread.cpus, i.thread.sched)
+                    for i in self.irqs.values() if i.thread is not None)  # fmt: skip
+        return tuple(sorted((*self.followers.values(), *switched), key=lambda t: t.irq))
 
     # What others do to the host
 

@@ -36,6 +36,9 @@ class SimKernel:
         self.links = {li.name: li for li in start.links}
         self.threads = {t.pid: t for t in start.threads}
         self.irqs = {i.number: i for i in start.irqs}
+        # Threads that follow their interrupt: those of threadirqs, PREEMPT_RT and a driver's own.
+        switched = {i.number for i in start.irqs if i.threaded is not None}
+        self.followers = {t.irq: t for t in start.irq_threads if t.irq not in switched}
         self.sysctls = {s.name: s.value for s in start.sysctls}
         self.workqueue_cpus = start.workqueue_cpus
         self.workqueue_requested = start.workqueue_requested
@@ -238,7 +241,10 @@ class SimKernel:
             raise RxlaneError(Kind.UNMOVABLE, f"IRQ {number} is managed")
 
         def change() -> None:
-            self.irqs[number] = replace(self.irqs[number], cpus=_cpus(cpus))
+            own = _cpus(cpus)
+            self.irqs[number] = replace(self.irqs[number], cpus=own)
+            if number in self.followers:
+                self.followers[number] = replace(self.followers[number], cpus=own[:1])
 
         self._write(f"irq {number} {cpus}", change)
 

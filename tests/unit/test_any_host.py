@@ -327,12 +327,10 @@ def test_revert_names_every_original(host: Snapshot, policy: Policy) -> None:
     assert all(view.read(target) == value for target, value in undone.items())
 
 
-@settings(max_examples=100, deadline=None)
-@given(hosts(), policies())
-def test_applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
+def applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
     """The second apply writes nothing, and the rollback restores every setting."""
-    planned(host, policy)
     sim, store = SimHost(host), MemoryStore()
+    planned(sim.observe(), policy)
     before = simhost.settings(sim)
     apply(sim, store, policy)
     count = sim.writes
@@ -340,3 +338,16 @@ def test_applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
     assert apply(sim, store, policy).written == 0 and sim.writes == count
     rollback(sim, store)
     assert simhost.settings(sim) == before and store.text is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(ANY, policies())
+def test_applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
+    applied_twice_and_back(host, policy)
+
+
+@settings(max_examples=200, deadline=None)
+@given(alone())
+def test_applied_twice_beside_threads_of_interrupts(case: tuple[Snapshot, Policy]) -> None:
+    """These follow their interrupts, which a plan brings to its own threads."""
+    applied_twice_and_back(*case)
