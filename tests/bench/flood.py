@@ -132,10 +132,15 @@ class Bench:
              "nud", "permanent"]
         )  # fmt: skip
 
-    def napi_threads(self) -> list[str]:
-        """Pids of the NAPI threads of the guest's NIC, by the name the kernel gives them."""
-        found = self.guest.run(["pgrep", f"^napi/{self.nic}-"], check=False)
-        return found.stdout.split()
+    def threads(self, mode: Mode) -> list[str]:
+        """Pids of the threads that may poll the guest's NIC, by the names the kernel gives them.
+
+        Of interrupts those of other devices, too.
+        """
+        name = f"napi/{self.nic}-" if mode.threaded else "irq/"
+        if not mode.threaded and not mode.irq:
+            return []
+        return self.guest.run(["pgrep", f"^{name}"], check=False).stdout.split()
 
     def irq_files(self) -> list[str]:
         """Of the interrupts of the NIC's queues, on kernels that can switch them."""
@@ -159,7 +164,7 @@ class Bench:
         if held != str(mode.threaded):
             raise ModeRefused(f"{switch} holds {held} after {mode.threaded} was written")
         if mode.threaded:
-            pids = self.napi_threads()
+            pids = self.threads(mode)
             if not pids:
                 raise ModeRefused(f"{self.nic} is threaded but has no thread")
             for pid in pids:

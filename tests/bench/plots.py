@@ -106,7 +106,7 @@ def plot_third(rows: Sequence[ThirdRow], stem: Path) -> list[Path]:
 def plot_scheduling(rows: Sequence[Shares], stem: Path) -> list[Path]:
     drawn, axes = figure()
     bars(axes, [row.policy.label for row in rows],
-         [("NAPI thread", [row.napi for row in rows]),
+         [("thread", [row.thread for row in rows]),
           ("hog of nice 0", [row.hog for row in rows])], 0.01)  # fmt: skip
     axes.set(title="Full flood and a CPU hog on one virtual CPU", ylabel="% of the CPU")
     return save(drawn, stem)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who gets the CPU: a NAPI thread under full flood, or a CPU hog of nice 0 beside it, on one CPU.
+"""Who gets the CPU: a thread that polls under full flood, or a CPU hog of nice 0 beside it, on one
+CPU; and how long such a thread waits for the CPU, beside the same hog, under LIGHT load.
 
-Seed 000 promises that NAPI polling in a thread is the scheduler's to share out. What the scheduler
-makes of each policy follows from its own rules and stands beside what was measured:
+Seed 000 promises that NAPI polling in a thread is the scheduler's to share out, seed 001 the same
+of an interrupt's thread. What the scheduler makes of each policy follows from its own rules and
+stands beside what was measured:
 
 * nice: shares as the weights of the two, which are 1.25 times apart for each step of nice;
 * SCHED_FIFO: all but what the fair server keeps for others, 50 ms of each second, or all that
   polling takes;
 * SCHED_DEADLINE: the runtime over the period.
 
+Under light load the thread sleeps between packets, and what it waits for is its turn after the hog.
 Softirq mode has no thread to look at: what the hog is left with tells of it.
 """
 
@@ -23,6 +26,7 @@ from bench.seed000 import in_turn
 from bench.stats import Summary, summary
 
 FLOWS, SIZE = 25, 64
+LIGHT = 1000  # messages a second
 SCRIPT = Path(__file__).parent / "tools" / "cpu_shares.py"
 WINDOW_MS = 3000
 STEP = 1.25  # weight of a nice level over that of the next (kernel/sched/core.c)
@@ -33,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Policy:
-    """Of the NAPI thread; ``value`` is a nice value, a priority or ms of each PERIOD_MS."""
+    """Of the thread that polls; ``value``: a nice value, a priority or ms of each PERIOD_MS."""
 
     name: str
     value: int
@@ -44,11 +48,12 @@ class Policy:
         if self.mode is Mode.SOFTIRQ:
             return "softirq"
         unit = {"other": "nice", "fifo": "SCHED_FIFO", "deadline": "SCHED_DEADLINE"}[self.name]
-        return f"{unit} {self.value}" + (f" of {PERIOD_MS} ms" if self.name == "deadline" else "")
+        period = f" of {PERIOD_MS} ms" if self.name == "deadline" else ""
+        return f"{self.mode.label}, {unit} {self.value}{period}"
 
     @property
     def expected(self) -> float | None:
-        """Share of the NAPI thread, should it always have something to poll."""
+        """Share of the thread, should it always have something to poll."""
         if self.mode is Mode.SOFTIRQ:
             return None
         if self.name == "deadline":
@@ -59,42 +64,57 @@ class Policy:
         return weight / (weight + 1)
 
 
+THREADS = (("other", -10), ("other", 0), ("other", 10), ("fifo", 50), ("deadline", 3))
 POLICIES = (
     Policy("other", 0, Mode.SOFTIRQ),
-    Policy("other", -10),
-    Policy("other", 0),
-    Policy("other", 10),
-    Policy("fifo", 50),
-    Policy("deadline", 3),
+    *(Policy(*own, mode) for mode in (Mode.THREADED, Mode.IRQ) for own in THREADS),
 )
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of one CPU, runs of one policy."""
+    """Runs of one policy: parts of one CPU under full flood, and under light load nanoseconds that
+    the thread waits for the CPU, the mean over its turns; None without a thread.
+    """
 
     policy: Policy
-    napi: Summary
+    thread: Summary
     hog: Summary
+    wait: Summary | None
 
 
 def measure(bench: Bench, rounds: int, say: Say) -> list[Shares]:
+    """All policies; those of interrupts' threads where the kernel can switch to them."""
     bench.guest.put(SCRIPT, f"{flood.REMOTE}/{SCRIPT.name}")
-    rate = bench.full_rate(FLOWS, SIZE)
+    policies = [p for p in POLICIES if p.mode is not Mode.IRQ or bench.irq_files()]
+    full = bench.full_rate(FLOWS, SIZE)
 
-    def run(policy: Policy) -> tuple[float, float]:
-        bench.set_mode(policy.mode)
-        pids = bench.napi_threads()
+    def beside_a_hog(policy: Policy, rate: int) -> dict[str, float]:
+        pids = bench.threads(policy.mode)
         argv = ["python3", f"{flood.REMOTE}/{SCRIPT.name}", policy.name, str(policy.value)]
         with bench.flooding(FLOWS, SIZE, rate):
             done = bench.guest.run([*argv, str(WINDOW_MS), *pids])
-        shares = json.loads(done.stdout)
-        say(f"{policy.label}: NAPI {shares['napi']:.2f}, hog {shares['hog']:.2f}")
-        return shares["napi"], shares["hog"]
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
 
-    read = in_turn(POLICIES, rounds, run)
-    return [
-        Shares(policy, summary([napi for napi, _ in read[policy]]),
-               summary([hog for _, hog in read[policy]]))
-        for policy in POLICIES
-    ]  # fmt: skip
+    def run(policy: Policy) -> tuple[float, float, float | None]:
+        bench.set_mode(policy.mode)
+        shares = beside_a_hog(policy, full)
+        text = f"{policy.label}: thread {shares['thread']:.2f}, hog {shares['hog']:.2f}"
+        if policy.mode is Mode.SOFTIRQ:
+            say(text)
+            return shares["thread"], shares["hog"], None
+        light = beside_a_hog(policy, LIGHT)
+        say(f"{text}; waits {light['wait'] / 1000:.0f} µs in {light['turns']:.0f} turns a second")
+        return shares["thread"], shares["hog"], light["wait"]
+
+    read = in_turn(policies, rounds, run)
+    return [_shares(policy, read[policy]) for policy in policies]
+
+
+def _shares(policy: Policy, runs: list[tuple[float, float, float | None]]) -> Shares:
+    waits = [wait for _, _, wait in runs if wait is not None]
+    return Shares(
+        policy, summary([thread for thread, _, _ in runs]), summary([hog for _, hog, _ in runs]),
+        summary(waits) if waits else None,
+    )  # fmt: skip

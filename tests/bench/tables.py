@@ -240,13 +240,14 @@ def third_table(rows: Sequence[ThirdRow]) -> str:
 
 def scheduling_table(rows: Sequence[Shares]) -> str:
     return text_table(
-        ("policy of the thread", "NAPI thread", "expected at most", "hog"),
+        ("polls in", "thread", "expected at most", "hog", "thread waits, µs"),
         [
             (
                 row.policy.label,
-                "none" if row.policy.expected is None else share(row.napi),
+                "none" if row.policy.expected is None else share(row.thread),
                 "" if row.policy.expected is None else f"{row.policy.expected:.0%}",
                 share(row.hog),
+                "" if row.wait is None else thousands(row.wait),
             )
             for row in rows
         ],

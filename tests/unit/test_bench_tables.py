@@ -180,7 +180,7 @@ def test_plots_are_written(tmp_path: Path) -> None:
         assert path.stat().st_size > 1000
     for path in plots.plot_001([irq_row(3.0, 1.0)], 1, tmp_path / "seed001"):
         assert path.stat().st_size > 1000
-    rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
+    rows = [Shares(policy, flat(0.4), flat(0.5), flat(9e3)) for policy in POLICIES]
     for path in plots.plot_scheduling(rows, tmp_path / "scheduling"):
         assert path.stat().st_size > 1000
 
@@ -188,15 +188,20 @@ def test_plots_are_written(tmp_path: Path) -> None:
 def test_shares_of_the_scheduler() -> None:
     """The kernel's own weights of nice -10, 0 and 10 are 9548, 1024 and 110."""
     expected = {policy.label: policy.expected for policy in POLICIES}
-    assert expected["softirq"] is None
-    assert expected["nice -10"] == pytest.approx(9548 / (9548 + 1024), abs=0.002)
-    assert expected["nice 0"] == 0.5
-    assert expected["nice 10"] == pytest.approx(110 / (110 + 1024), abs=0.002)
-    assert expected["SCHED_DEADLINE 3 of 10 ms"] == pytest.approx(0.3)
+    assert expected.pop("softirq") is None
+    for mode in ("threaded", "threaded interrupt"):
+        assert expected[f"{mode}, nice -10"] == pytest.approx(9548 / (9548 + 1024), abs=0.002)
+        assert expected[f"{mode}, nice 0"] == 0.5
+        assert expected[f"{mode}, nice 10"] == pytest.approx(110 / (110 + 1024), abs=0.002)
+        assert expected[f"{mode}, SCHED_DEADLINE 3 of 10 ms"] == pytest.approx(0.3)
 
 
 def test_scheduling_table() -> None:
-    rows = [Shares(policy, flat(0.4), flat(0.5)) for policy in POLICIES]
-    _head, _rule, softirq, first, *_ = tables.scheduling_table(rows).splitlines()
-    assert softirq.split()[:2] == ["softirq", "none"]
-    assert "40% (36%..44%)" in first and "90%" in first
+    softirq, *threads = POLICIES
+    rows = [Shares(softirq, flat(0.0), flat(0.5), None)]
+    rows += [Shares(policy, flat(0.4), flat(0.5), flat(2e6)) for policy in threads]
+    _head, _rule, without, first, *_ = tables.scheduling_table(rows).splitlines()
+    assert without.split() == ["softirq", "none", "50%", "(45%..55%)"]
+    assert (
+        "40% (36%..44%)" in first and "90%" in first and first.endswith("2000.0 (1800.0..2200.0)")
+    )

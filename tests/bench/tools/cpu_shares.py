@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""CPU shares of a NAPI thread and of a CPU hog beside it; prints JSON, of one CPU each.
+"""CPU shares of a thread that polls and of a CPU hog beside it, and how long the thread waits.
 
 Runs in the guest as root: ``cpu_shares.py POLICY VALUE MILLISECONDS PID...``. The busiest thread
 gets the policy: ``other`` with the nice value VALUE, ``fifo`` with the priority VALUE, ``deadline``
 with VALUE ms of each 10 ms. The hog, of nice 0, is started before and ends with the window.
+
+Prints JSON: thread and hog, of one CPU each; wait, nanoseconds from when the thread could run until
+it did, the mean over its turns (0 without a turn or a thread); turns, a second.
 """
 
 import json
@@ -13,6 +16,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SETTLE_S = 0.5
@@ -20,9 +25,16 @@ HOG = "while True: pass"
 PERIOD_NS = "10000000"
 
 
+def statistics(pid: int) -> list[int]:
+    """Nanoseconds on a CPU so far and of waiting for one, and turns.
+
+    Documentation/scheduler/sched-stats.rst.
+    """
+    return [int(word) for word in Path(f"/proc/{pid}/schedstat").read_text().split()]
+
+
 def ran(pid: int) -> int:
-    """Nanoseconds on a CPU so far (Documentation/scheduler/sched-stats.rst)."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return statistics(pid)[0]
 
 
 def chrt(*words: str) -> None:
@@ -41,6 +53,19 @@ def schedule(pid: int, policy: str, value: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, value)
 
 
+@contextmanager
+def scheduled(pid: int, policy: str, value: int) -> Iterator[None]:
+    """The thread with this policy, and afterwards with its own again: a kernel may keep it."""
+    own = os.sched_getscheduler(pid), os.sched_getparam(pid)
+    nice = os.getpriority(os.PRIO_PROCESS, pid)
+    schedule(pid, policy, value)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(pid, *own)
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+
+
 def busiest(pids: list[int]) -> int:
     """The thread that polls the flood; others of the interface, as those of TX queues, sleep."""
     before = {pid: ran(pid) for pid in pids}
@@ -48,26 +73,35 @@ def busiest(pids: list[int]) -> int:
     return max(pids, key=lambda pid: ran(pid) - before[pid])
 
 
-def shares(policy: str, value: int, seconds: float, thread: int, hog: int) -> dict[str, float]:
-    if thread:
-        schedule(thread, policy, value)
+def shares(seconds: float, thread: int, hog: int) -> dict[str, float]:
+    """What this module prints. thread: 0 for none."""
     time.sleep(SETTLE_S)
-    watched = {"hog": hog, "napi": thread} if thread else {"hog": hog}
-    before, start = {name: ran(pid) for name, pid in watched.items()}, time.monotonic_ns()
+    watched = {"hog": hog, "thread": thread} if thread else {"hog": hog}
+    before = {name: statistics(pid) for name, pid in watched.items()}
+    start = time.monotonic_ns()
     time.sleep(seconds)
     spent = time.monotonic_ns() - start
-    used = {name: (ran(pid) - before[name]) / spent for name, pid in watched.items()}
-    if thread:
-        schedule(thread, "other", 0)
-    return {"napi": 0.0, **used}
+    found = {"thread": 0.0, "wait": 0.0, "turns": 0.0}
+    for name, pid in watched.items():
+        on, waited, turns = (
+            now - then for now, then in zip(statistics(pid), before[name], strict=True)
+        )
+        found[name] = on / spent
+        if name == "thread":
+            found |= {"wait": waited / max(turns, 1), "turns": turns * 1e9 / spent}
+    return found
 
 
 def main() -> None:
     policy, value, milliseconds, *pids = sys.argv[1:]
-    thread = busiest([int(pid) for pid in pids]) if pids else 0
+    thread, seconds = busiest([int(pid) for pid in pids]) if pids else 0, int(milliseconds) / 1000
     hog = subprocess.Popen([sys.executable, "-c", HOG], stdout=subprocess.DEVNULL)
     try:
-        found = shares(policy, int(value), int(milliseconds) / 1000, thread, hog.pid)
+        if thread:
+            with scheduled(thread, policy, int(value)):
+                found = shares(seconds, thread, hog.pid)
+        else:
+            found = shares(seconds, 0, hog.pid)
     finally:
         hog.send_signal(signal.SIGKILL)
         hog.wait()
