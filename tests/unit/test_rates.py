@@ -230,6 +230,18 @@ def test_a_rename_while_one_looks_makes_no_device_gone(monkeypatch: pytest.Monke
     assert shown[0].startswith("eth0: ") and "gone" not in shown[0]
 
 
+def test_renames_without_end_are_looked_at_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map goes on, and the device has passed for gone."""
+    ticking, late = Ticking({0: [ETH0, OTHER]}), 2 * live.LOOKS
+    stale = iter([{2: f"old{n}", 3: "eth1"} for n in range(late)])
+    names = ticking.names
+    monkeypatch.setattr(ticking, "names", lambda: next(stale, None) or names())
+    out = Pages()
+    live.loop(live.Wanted([ETH0, OTHER], count=3), out, ticking, ticking.sleep)
+    assert len(ticking.asked) == late + 2
+    assert [f"old{late - 1}: gone" in text for text in out.pages] == [True, False, False]
+
+
 def test_without_names_devices_come_and_go() -> None:
     def others(snapshot: Snapshot) -> Sequence[Link]:
         return [link for link in snapshot.links if link.name != "lo"]
