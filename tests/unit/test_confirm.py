@@ -98,6 +98,25 @@ def test_only_the_devices_of_that_apply(store: Store) -> None:
     assert all(n.threaded == 1 for n in host.links["eth0"].napis)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_device_that_came_back_under_another_index(store: Store, taken: bool) -> None:
+    """From another namespace, for example; what has its index by then is another device."""
+    host = SimHost(simhost.snapshot(simhost.link("eth0", 4, ifindex=2), SECOND))
+    host.folders = {"eth0": 1002, "eth1": 1003}
+    apply(host, store, policy("eth1", threaded="on"), ["eth1"])
+    pending = arm(host, store, [2])
+    apply(host, store, policy("eth0", threaded="on"), ["eth0"])
+    host.links["eth0"] = replace(host.links["eth0"], ifindex=77)
+    if taken:
+        host.links["eth2"] = replace(simhost.link("eth2", 4, ifindex=2, base=12000))
+        host.folders["eth2"] = 2002
+        host.write_device(host.links["eth2"], {"gro-flush-timeout": 7000})
+    done = confirm.expire(host, store, pending)
+    assert done is not None and done.pending == () and store.pending.load() is None
+    assert [n.threaded for n in host.links["eth0"].napis] == [0] * 4
+    assert [n.threaded for n in host.links["eth1"].napis] == [1] * 4
+
+
 def test_settings_of_the_host_come_back_with_the_apply_that_wrote_them(store: Store) -> None:
     host = SimHost(simhost.whole(simhost.snapshot(simhost.link(), SECOND)))
     backlog = host.sysctls["net.core.netdev_max_backlog"]

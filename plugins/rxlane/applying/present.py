@@ -38,18 +38,27 @@ def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Jour
     One that comes back from another namespace may have another index, for its own may have been
     taken there; and another device may have that of one that is away, which then has none here.
     """
+    now = indexes_now(kernel, journal, links)
+    if not now:
+        return journal
+    entries = (replace(e, ifindex=now.get(e.ifindex, e.ifindex)) for e in journal.entries)
+    folders = sorted((now[index], inode) for index, inode in journal.folders)
+    return replace(journal, entries=tuple(entries), folders=tuple(folders))
+
+
+def indexes_now(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> dict[int, int]:
+    """Return by the index that a device has in the journal the one it has now, below zero where
+    another device has its own; nothing where all are as they were.
+    """
     links, known = list(links), dict(journal.folders)
     inodes = {li.ifindex: kernel.folder(li.name) for li in links if li.ifindex in known}
     if inodes == known:
-        return journal
+        return {}
     now = {inodes.get(li.ifindex) or kernel.folder(li.name): li.ifindex for li in links}
-    moved = {
+    return {
         index: now.get(inode, -abs(index) if index in inodes else index)
         for index, inode in known.items()
     }
-    entries = (replace(e, ifindex=moved.get(e.ifindex, e.ifindex)) for e in journal.entries)
-    folders = sorted((moved[index], inode) for index, inode in known.items())
-    return replace(journal, entries=tuple(entries), folders=tuple(folders))
 
 
 def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from rxlane.applying.present import found_again, of_this_boot
+from rxlane.applying.present import found_again, indexes_now, of_this_boot
 from rxlane.applying.rollback import RolledBack, bring_back
 from rxlane.errors import Kind, RxlaneError
 from rxlane.host.session import Login, age, not_newer, start_of
@@ -289,7 +289,7 @@ def expire(kernel: Kernel, store: Store, mine: Pending) -> RolledBack | None:
             found = mine  # a damaged record confirms nothing
         if found is None or found.token != mine.token:
             return None
-        done = bring_back(kernel, store, _names(kernel, mine), for_good=True)
+        done = bring_back(kernel, store, _names(kernel, store, mine), for_good=True)
         done = replace(done, pending=(*done.pending, *_away(done, mine)))
         if not done.pending:
             store.pending.remove()
@@ -318,11 +318,17 @@ def _away(done: RolledBack, pending: Pending) -> list[str]:
     return [f"{name}: not here; if it is gone for good, run `rxlane rollback`" for name in names]
 
 
-def _names(kernel: Kernel, pending: Pending) -> set[str] | None:
-    """Return what the devices are called now, HOST for the host's settings."""
+def _names(kernel: Kernel, store: Store, pending: Pending) -> set[str] | None:
+    """Return what the devices are called now, HOST for the host's settings.
+
+    One that went and came back under another index is known by the journal.
+    """
     if pending.devices is None:
         return None
-    return _present(pending.devices, names_by_index(kernel.observe(None, ()).links))
+    links = kernel.observe(None, ()).links
+    journal = of_this_boot(store, kernel.boot_id())
+    now = {} if journal is None else indexes_now(kernel, journal, links)
+    return _present((now.get(index, index) for index in pending.devices), names_by_index(links))
 
 
 def _present(devices: Iterable[int], called: Mapping[int, str]) -> set[str]:
