@@ -118,7 +118,8 @@ def originals(
 
     view: the host as it is. asked: the channels and rings that the plan is to have. As in carry(),
     what a reset may have taken stays away while its device is altered. STARTING are among them for
-    every plan, which may want another value that goes by the original.
+    every plan, which may want another value that goes by the original. What is back already is what
+    there is, and is planned for as by the next plan, of which the journal tells nothing.
     """
     entries = renamed(() if journal is None else journal.entries, view.snapshot.links)
     still = _altered(entries, [e.target for e in entries if e.target not in asked], view)
@@ -128,6 +129,7 @@ def originals(
         if e.before is not None
         and (scope is None or e.device in scope or e.item in STARTING)
         and not (e.kept and e.device in still)
+        and not (e.item in IRQ_ITEMS and e.after is None and view.is_back(e.target, e.before))
     }
 
 

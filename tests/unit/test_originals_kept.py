@@ -302,3 +302,13 @@ def test_a_device_that_came_back_is_verified_again() -> None:
     assert journal is not None
     drifted = {row.target for row in verify_journal(journal, host.observe()).drifted}
     assert Target("eth0", 1, "threaded") in drifted
+
+
+def test_what_went_back_is_planned_for_as_the_next_plan_does(store: MemoryStore) -> None:
+    """RPS keeps off where an interrupt comes to, which one of many CPUs says better than all."""
+    rows = [simhost.link(f"eth{n}", 4, ifindex=n + 2, base=8193 + 1000 * n) for n in range(2)]
+    host = SimHost(simhost.whole(simhost.snapshot(*rows)))
+    apply(host, store, asking.asked(irq_cpus="2"))
+    apply(host, store, asking.asked(rps="auto"))
+    writes = host.writes
+    assert apply(host, store, asking.asked(rps="auto")).written == 0 and host.writes == writes
