@@ -20,8 +20,10 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.host import places
 from rxlane.host.places import Folder
 from rxlane.items import (
+    CHANNEL_ITEMS,
     CHEAP_ITEMS,
     IRQ_ITEMS,
+    RESET_ITEMS,
     THREAD_ITEMS,
     VHOST_CPUS,
     Value,
@@ -50,17 +52,28 @@ Undo = dict[tuple[int, int, str], Entry]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """plan: what was decided. written: how many settings were written. notes: for the log.
+    """plan: what was decided. wrote: what of it was written. back: what was put back because nobody
+    asks for it any more. notes: for the log.
 
     refused: what the kernel would not do, such as to move an interrupt; a skip of the plan says it.
     folders: where what is as wanted now stands, of a layout that is kept.
     """
 
     plan: Plan
-    written: int
+    wrote: frozenset[Target] = frozenset()
+    back: frozenset[Target] = frozenset()
     notes: tuple[str, ...] = ()
     refused: frozenset[Target] = frozenset()
     folders: Mapping[str, Folder] = field(default_factory=dict)
+
+    @property
+    def written(self) -> int:
+        return len(self.wrote)
+
+    def __str__(self) -> str:
+        kept = sum(held.target not in self.wrote for held in self.plan.holds)
+        back = f", {len(self.back)} put back" if self.back else ""
+        return f"{self.written} settings written, {kept} as wanted already{back}"
 
     @property
     def unmovable(self) -> frozenset[Target]:
@@ -69,7 +82,7 @@ class Applied:
 
     @classmethod
     def nothing(cls) -> Applied:
-        return cls(Plan(), 0)
+        return cls(Plan())
 
 
 def apply(
@@ -93,7 +106,7 @@ def apply(
     with store.lock():
         old, notes = load_current(store, kernel)
         refused: dict[Target, str] = {}
-        written = 0
+        written = set[Target]()
         journal = old
         try:
             for _ in range(stages.ROUNDS):
@@ -106,10 +119,13 @@ def apply(
                 left = _left(journal, plan, scope, refused)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
-                written += len(carried.changes) - len(now)
+                written.update(c.target for c in carried.changes if c.target not in now)
                 if not carried.returns:
                     break
-            return Applied(_without(plan, refused), written, notes, frozenset(refused), folders)
+            asked = {c.target for c in (*plan.changes, *plan.holds)}
+            wrote, back = frozenset(written & asked), frozenset(written - asked)
+            done = _without(plan, refused)
+            return Applied(done, wrote, back, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
                 _undo(kernel, store, old, undo, error)
@@ -128,11 +144,48 @@ def _plan(
     where what then is as wanted stands, if somebody chooses: who does keeps it.
     """
     view = View.of(before)
+    plan, whole, folders = _whole(view, policy, choose, refused, journal, scope)
+    return plan, stages.first_part(whole, plan, view), folders
+
+
+def foresee(
+    kernel: Kernel,
+    journal: Journal | None,
+    before: Snapshot,
+    policy: Policy,
+    scope: Container[str] | None,
+) -> Plan:
+    """Return what apply() would write on this host now, with the originals that it would put back.
+
+    journal: of an earlier apply in this boot. What channels and rings that go back call for is
+    known only then, and left out.
+    """
+    journal = journal and found_again(kernel, journal, before.links)
+    plan, whole, _ = _whole(View.of(before), policy, None, {}, journal, scope)
+    resets = sorted(
+        {c.target.device for c in _returns(plan, whole) if c.target.item in RESET_ITEMS}
+    )
+    later = f"{', '.join(resets)}: what the queues get that are there then is planned after that"
+    return replace(
+        plan, changes=whole.changes, warnings=(*plan.warnings, *([later] if resets else ()))
+    )
+
+
+def _whole(
+    view: View,
+    policy: Policy,
+    choose: Callable[[Plan], Plan] | None,
+    refused: Mapping[Target, str],
+    journal: Journal | None,
+    scope: Container[str] | None,
+) -> tuple[Plan, Carried, Mapping[str, Folder]]:
+    """Return the plan, all that is to be written, and the folders of _plan()."""
+    before = view.snapshot
     back = originals(journal, view, scope, stages.asked(before, policy))
     plan = decide(before, policy, view, back)
     folders: Mapping[str, Folder] = {}
     if choose is not None:
-        plan = choose(plan)
+        plan = choose(_without_late_channels(plan, before, policy, back, choose))
         folders = places.folders(view, _own(plan, scope))
     due = _without(plan, refused)
     whole = carry(journal, due, view, scope, refused)
@@ -142,7 +195,34 @@ def _plan(
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
         plan = replace(plan, skips=(*plan.skips, *skips))
     classes.check(view, _returns(plan, whole))
-    return plan, stages.first_part(whole, plan, view), folders
+    return plan, whole, folders
+
+
+def _without_late_channels(
+    plan: Plan,
+    before: Snapshot,
+    policy: Policy,
+    back: Mapping[Target, Value],
+    choose: Callable[[Plan], Plan],
+) -> Plan:
+    """Return the plan; where channels are not to be changed now, one for the queues that there are.
+
+    Such channels stay among its holds.
+    """
+    asked = tuple(c for c in plan.changes if c.target.item in CHANNEL_ITEMS)
+    chosen = choose(replace(plan, changes=asked)).changes if asked else ()
+    late = {c.target.device for c in asked if c not in chosen}
+    if not late:
+        return plan
+    own = [
+        c
+        for c in (*plan.changes, *plan.holds)
+        if c.target.item in CHANNEL_ITEMS and c.target.device in late
+    ]
+    present = stages.without_tunables(before, [c.target for c in own])
+    again = decide(present, policy, View.of(present), back)
+    told = (s for s in again.skips if s.device not in late or s.item != "channels")
+    return replace(again, holds=(*again.holds, *own), skips=tuple(told))
 
 
 def _returns(plan: Plan, whole: Carried) -> list[Change]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.host.places import Folder
-from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS
+from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS, RESET_ITEMS
 from rxlane.keeping.events import LOST, Event, Sources
 from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
@@ -44,32 +44,39 @@ class Limiter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._written: dict[Target, list[float]] = {}
+        # When each setting was written, and whether for what a reset had cost.
+        self._written: dict[Target, list[tuple[float, bool]]] = {}
 
     def due(self, change: Change, reset: bool) -> float:
         """Return in how many seconds a setting may be written again, 0 for now.
 
         reset: something was announced that may have cost the setting without another's doing.
         """
-        now = self._clock()
-        times = [t for t in self._written.get(change.target, []) if now - t < PEACE]
-        lost = reset and change.target.item not in (*ETHTOOL_ITEMS, *HOST_ITEMS)
+        now, lost = self._clock(), self._lost(change, reset)
+        recent = [(t, own) for t, own in self._written.get(change.target, []) if now - t < PEACE]
+        # What resets cost tells nothing of another program.
+        times = [t for t, own in recent if lost or not own]
         if not times or (lost and len(times) < RESETS):
             return 0.0
         return times[0 if lost else -1] + PEACE - now
 
+    def _lost(self, change: Change, reset: bool) -> bool:
+        return reset and change.target.item not in (*ETHTOOL_ITEMS, *HOST_ITEMS)
+
     def forget(self) -> None:
         self._written.clear()
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[Change], was_reset: Callable[[Target], bool]) -> None:
+        """Remember what was written now. was_reset: as reset of due()."""
         now = self._clock()
         self._written = {
             target: recent
             for target, times in self._written.items()
-            if (recent := [t for t in times if now - t < PEACE])
+            if (recent := [row for row in times if now - row[0] < PEACE])
         }
         for change in changes:
-            self._written.setdefault(change.target, []).append(now)
+            row = now, self._lost(change, was_reset(change.target))
+            self._written.setdefault(change.target, []).append(row)
 
 
 class Converger:
@@ -212,7 +219,9 @@ class Converger:
         return replace(plan, changes=tuple(now), holds=(*plan.holds, *later))
 
     def _was_reset(self, target: Target) -> bool:
-        return any(e.reset and e.device in (None, target.device) for e in self._events)
+        """True where an announced event, or what this look wrote before, may have cost it."""
+        written = any(t.device == target.device for t in self._changes if t.item in RESET_ITEMS)
+        return written or any(e.reset and e.device in (None, target.device) for e in self._events)
 
     def _failed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, RxlaneError) else Kind.KERNEL
@@ -232,12 +241,14 @@ class Converger:
             self._due = self._clock() + wait
             self._hindered += kind.retry
             self._failures += not kind.retry
+        elif self._held:  # what was in the way of a refusal may go with what is written then
+            self._due = self._clock() + min(self._held.values())
 
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable
         self.folders = done.folders
-        changes = [c for t, c in self._changes.items() if t not in done.refused]
-        self._limiter.note(changes)
+        changes = [c for t, c in self._changes.items() if t in done.wrote]
+        self._limiter.note(changes, self._was_reset)
         lines = []
         if changes:
             lines.append(f"put right after {self._causes()}: {_shown(changes)}")

@@ -68,7 +68,7 @@ def test_a_burst_is_one_look() -> None:
 
     def replan(choose: Choose) -> Applied | None:
         looks.append(clock.now)
-        return Applied(Plan(), 0)
+        return Applied(Plan())
 
     quiet = Converger(replan, lambda level, text: None, clock)
     start = clock.now
@@ -159,14 +159,23 @@ def test_resets_are_not_a_fight_until_they_are_many(bench: Bench) -> None:
         assert on == (number < RESETS), number
 
 
+def test_a_reset_makes_nobody_wait_who_changes_it_once(bench: Bench) -> None:
+    lose(bench.host)
+    bench.happens(UP, after=1)
+    for wanted in (1, 0):
+        bench.host.write_napi(8194, {"threaded": "off"})
+        bench.happens(FEATURES, after=1)
+        assert bench.host.links["eth0"].napis[1].threaded == wanted
+
+
 def test_one_device_of_two_was_reset(bench: Bench) -> None:
     change = Change(Target("eth1", 0, "threaded"), "off", "on")
     limiter = converge.Limiter(bench.clock)
-    limiter.note([change])
+    limiter.note([change], lambda target: False)
     assert limiter.due(change, reset=True) == 0.0
     assert limiter.due(change, reset=False) == PEACE
     channels = Change(Target("eth1", -1, "channels-combined"), 4, 8)
-    limiter.note([channels])
+    limiter.note([channels], lambda target: True)
     assert limiter.due(channels, reset=True) == PEACE  # its announcement is the writer's own
 
 

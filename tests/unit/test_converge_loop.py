@@ -43,7 +43,7 @@ def test_loop_wakes_looks_and_stops() -> None:
 
     def replan(choose: Choose) -> Applied | None:
         looked.set()
-        return Applied(Plan(), 0)
+        return Applied(Plan())
 
     quiet = Converger(replan, lambda level, text: None)
     loop = threading.Thread(
@@ -101,7 +101,7 @@ def test_what_fails_between_looks_ends_nothing(
     def replan(choose: Choose) -> Applied | None:
         if not any(failing.left.values()):
             looked.set()
-        return Applied(Plan(), 0)
+        return Applied(Plan())
 
     keeping = Converger(replan, lambda *line: log.append(line))
     arguments = (failing, keeping, stop, lambda event: True)

@@ -120,9 +120,12 @@ def asked(snapshot: Snapshot, policy: Policy) -> frozenset[Target]:
 def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapshot:
     """Return the host without the settings that a driver showed and then refused to change.
 
-    Nothing is planned upon them any more, such as queues that will not come.
+    Nothing is planned upon them any more, such as queues that will not come. One count of channels
+    without the others would have these stand for it.
     """
     missing = {(t.device, t.item) for t in refused if t.item in ETHTOOL_ITEMS}
+    counted = {device for device, item in missing if item in CHANNEL_ITEMS}
+    missing |= {(device, item) for device in counted for item in CHANNEL_ITEMS}
     if not missing:
         return snapshot
 
