@@ -60,7 +60,7 @@ def plan_json(plan: Plan) -> str:
 
 
 def verify_text(verdict: Verdict, waiting: int | None) -> str:
-    """waiting: originals that could not be put back yet, None where nothing was applied."""
+    """waiting: originals that are not back yet and are to be, None where nothing was applied."""
     if waiting is None:
         return "nothing was applied, so there is nothing to compare\n"
     lines = [f"drifted: {mismatch}" for mismatch in verdict.drifted]

@@ -52,6 +52,49 @@ def test_apply_verify_drift_rollback(host: SimHost, capsys: Captured, tmp_path: 
     assert (status, json.loads(out)) == (0, {"applied": False, "waiting": 0, "settings": []})
 
 
+def test_a_plan_says_what_an_apply_puts_back(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    where, other = state(tmp_path), ("eth0", "-o", "defer_hard_irqs=5")
+    run(capsys, "apply", "eth0", "-o", "threaded=on", "-o", "thread_cpus=auto", *where)
+    status, out, err = run(capsys, "plan", *other, *where)
+    assert status == 0 and err == ""
+    assert "eth0/rx0/threaded: on -> off  [thread-restart]\n    original value\n" in out
+    count = int(out.splitlines()[-1].split()[0])
+    status, told, _ = run(capsys, "apply", *other, *where)
+    assert status == 0
+    assert told == f"4 settings written, 0 as wanted already, {count - 4} put back\n"
+    last = run(capsys, "plan", *other, *where)[1].splitlines()[-1]
+    assert last == "0 to change, 4 as wanted already"
+
+
+def test_a_plan_without_a_journal_that_can_be_read(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    where = state(tmp_path)
+    run(capsys, "apply", "eth0", "-o", "threaded=on", *where)
+    Store(tmp_path / "state").path.write_text("{")
+    status, out, err = run(capsys, "plan", "eth0", "-o", "defer_hard_irqs=5", *where)
+    assert status == 0 and out.splitlines()[-1].startswith("4 to change")
+    assert "is damaged (no JSON)" in err and err.endswith("put back of it is not shown\n")
+
+
+def test_originals_that_are_back_do_not_wait(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    where = state(tmp_path)
+    one, less = ("-o", "threaded=on", "-o", "thread_cpus=auto"), ("-o", "threaded=on@0-1")
+    run(capsys, "apply", "eth0", *one, *where)
+    assert run(capsys, "apply", "eth0", *less, *where)[0] == 0
+    assert run(capsys, "verify", *where)[:2] == (0, "2 of 2 settings as planned\n")
+    thread = host.links["eth0"].napis[0].pid
+    assert thread is not None
+    host.write_thread(thread, {"thread-cpus": "3"})
+    assert run(capsys, "verify", *where)[1].startswith("1 originals wait to be put back\n2 of 2")
+    del host.links["eth0"]
+    assert "originals wait to be put back" in run(capsys, "verify", *where)[1]
+
+
 def test_a_full_rollback_forgets_devices_that_are_away(
     host: SimHost, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -37,7 +37,8 @@ from rxlane.items import (
 from rxlane.kernel import Job, Kernel
 from rxlane.model import Link, Snapshot, Thread
 from rxlane.netlink import NetlinkError
-from rxlane.plan import HOST, WHOLE, Change, Target, counted, phases
+from rxlane.plan import HOST, WHOLE, Change, Journal, Target, counted, phases
+from rxlane.revert import renamed
 from rxlane.settings import View
 from rxlane.verify import NO_HELPER, NO_THREAD, absence
 
@@ -348,6 +349,19 @@ def missing(view: View, originals: Mapping[Target, Value | None]) -> dict[Target
         if not ended and not stages.gone(view, originals, target):
             result[target] = why
     return result
+
+
+def waiting(journal: Journal, snapshot: Snapshot) -> int:
+    """Return how many originals are to be put back and are not, those of lost devices among them.
+
+    What a driver's reset may cost does not wait: it is there as long as nothing took it.
+    """
+    entries = [
+        e for e in journal.entries if e.after is None and not e.kept and e.before is not None
+    ]
+    here = renamed(entries, snapshot.links)
+    away = len(entries) - len(here)
+    return away + len(missing(View.of(snapshot), {e.target: e.before for e in here}))
 
 
 def _mode_missing(view: View, originals: Mapping[Target, Value | None], target: Target) -> bool:

@@ -30,7 +30,7 @@ def _tell(done: Applied) -> None:
         streams.say(f"warning: {warning}")
     for note in done.notes:
         streams.say(f"note: {note}")
-    streams.tell(f"{done.written} settings written, {len(done.plan.holds)} as wanted already")
+    streams.tell(str(done))
 
 
 def apply_(args: argparse.Namespace) -> int:
@@ -157,6 +157,7 @@ def verify_(args: argparse.Namespace) -> int:
     """Tell what differs from what was written; 1 when something drifted."""
     from rxlane import show
     from rxlane.applying.present import found_again, load_current
+    from rxlane.applying.writing import waiting
     from rxlane.items import CHEAP_ITEMS
     from rxlane.kernel import Linux
     from rxlane.verify import Verdict, verify_journal
@@ -166,14 +167,13 @@ def verify_(args: argparse.Namespace) -> int:
     if store.directory.exists():  # without, nothing was applied, and no folder is made for that
         with store.lock():
             journal, _ = load_current(store, kernel)
-    found, waiting = Verdict((), ()), None
+    found, left = Verdict((), ()), None
     if journal is not None:
-        waiting = sum(entry.after is None for entry in journal.entries)
-        items = {e.item for e in journal.entries if e.after is not None} | CHEAP_ITEMS
-        now = kernel.observe(None, items)
-        found = verify_journal(found_again(kernel, journal, now.links), now)
+        now = kernel.observe(None, {e.item for e in journal.entries} | CHEAP_ITEMS)
+        journal = found_again(kernel, journal, now.links)
+        found, left = verify_journal(journal, now), waiting(journal, now)
     text = show.verify_json if args.json else show.verify_text
-    streams.show(text(found, waiting))
+    streams.show(text(found, left))
     return 1 if found.drifted else 0
 
 

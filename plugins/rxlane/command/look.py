@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +14,7 @@ from rxlane import streams
 from rxlane.command import request
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
+from rxlane.plan import Plan
 from rxlane.sections import Policy
 from rxlane.showing import sanitize
 
@@ -162,16 +163,43 @@ def _write(name: str, text: str) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Show what apply would change, here or on a recorded host."""
     from rxlane import show
-    from rxlane.decide import decide
 
-    if args.snapshot is not None:
-        snapshot, devices = request.read_snapshot(args.snapshot), list(args.devices)
-    else:
-        snapshot = _observe()
-        devices = [link.name for link in request.resolve(args.devices, snapshot)]
-    found = decide(snapshot, _policy(args, snapshot, devices))
+    found = _here(args) if args.snapshot is None else _recorded(args)
     sys.stdout.write(show.plan_json(found) if args.json else show.plan_text(found))
     return 0
+
+
+def _recorded(args: argparse.Namespace) -> Plan:
+    from rxlane.decide import decide
+
+    snapshot = request.read_snapshot(args.snapshot)
+    return decide(snapshot, _policy(args, snapshot, list(args.devices)))
+
+
+def _here(args: argparse.Namespace) -> Plan:
+    """Return the plan with what goes back of an earlier apply, if its journal can be read."""
+    from rxlane.apply import foresee
+    from rxlane.applying.present import of_this_boot, refuse_elsewhere
+    from rxlane.journal import Store
+    from rxlane.keeping import claims
+    from rxlane.kernel import Linux
+
+    kernel, store, journal = Linux(), Store(args.state), None
+    snapshot = kernel.observe()
+    devices = [link.name for link in request.resolve(args.devices, snapshot)]
+    policy = _policy(args, snapshot, devices)
+    scope: Container[str] | None = devices or None
+    try:
+        found = of_this_boot(store, kernel.boot_id())
+        refuse_elsewhere(store, found, kernel)
+        journal = found
+        if args.profile is not None:
+            scope = claims.others(store, kernel)
+    except RxlaneError as error:
+        if error.kind not in (Kind.JOURNAL, Kind.REFUSED):
+            raise
+        streams.say(f"note: {error.problem}: what would be put back of it is not shown")
+    return foresee(kernel, journal, snapshot, policy, scope)
 
 
 def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) -> Policy:

@@ -76,7 +76,7 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     linking.add_argument("device", type=request.device, metavar="DEV", help="network device")
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
     record.add_argument("file", nargs="?", help="file to write, stdout when left out")
-    for name in ("apply", "confirm", "watch", "verify", "rollback", "link"):
+    for name in ("plan", "apply", "confirm", "watch", "verify", "rollback", "link"):
         verbs.choices[name].add_argument(
             "--state",
             default=STATE,

@@ -151,8 +151,7 @@ class Adapter:
             return failed if stands else self._released(failed)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
-        count = f"{done.written} settings written, {len(done.plan.holds)} as wanted already"
-        return Report(True, (*lines, ("info", count)))
+        return Report(True, (*lines, ("info", str(done))))
 
     def policy(self, rows: Iterable[Row]) -> Policy:
         return parse(_given(row) for row in rows)
