@@ -121,7 +121,7 @@ def test_a_device_without_interrupts_is_told_once() -> None:
     bond = replace(simhost.link(), napis=(), queues=bare, physical=False, below=("eno0", "eno1"))
     end = "eth0 is a virtual device without interrupts of its queues;"
     start = "eth0: irq-cpus unsupported:"
-    assert told(bond, irq_cpus="auto") == [f"{start} {end} name eno0, eno1 in devices="]
+    assert told(bond, irq_cpus="auto") == [f"{start} {end} name eno0, eno1 in its place"]
     alone = replace(bond, below=(), queues=())
     assert told(alone, irq_cpus="4") == [f"{start} {end} of a bond or bridge, name the ports"]
     nic = replace(bond, physical=True, driver="ena")

@@ -144,7 +144,7 @@ def without(link: Link, what: str) -> str:
         return f"driver {link.driver or 'unknown'} reports no {what}"
     remedy = "of a bond or bridge, name the ports"
     if link.below:
-        remedy = f"name {', '.join(link.below)} in devices="
+        remedy = f"name {', '.join(link.below)} in its place"
     return f"{link.name} is a virtual device without {what}; {remedy}"
 
 

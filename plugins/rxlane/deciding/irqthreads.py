@@ -31,7 +31,7 @@ from rxlane.plan import WHOLE, Target
 from rxlane.sections import SCHED_OPTIONS, IrqLayout, Section, mode_of
 from rxlane.topology import AUTO
 
-NO_FILE = "kernel has no threaded mode of interrupts to switch"
+NO_FILE = "kernel or driver does not let the interrupt be switched to a thread"
 BUSY = "its NAPI busy-polls, which needs no interrupt"
 TWICE = "its NAPI has a thread of its own, which the interrupt's thread would only wake"
 WARNING = "warning"
