@@ -115,7 +115,10 @@ def apply(
                 before = stages.without_tunables(before, refused)
                 journal = journal and found_again(kernel, journal, before.links)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
-                plan, carried, folders = _plan(before, policy, choose, refused, journal, scope)
+                plan, whole, folders = _plan(
+                    View.of(before), policy, choose, refused, journal, scope
+                )
+                carried = stages.first_part(whole, plan, before)
                 left = _left(journal, plan, scope, refused)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
@@ -132,22 +135,6 @@ def apply(
             raise
 
 
-def _plan(
-    before: Snapshot,
-    policy: Policy,
-    choose: Callable[[Plan], Plan] | None,
-    refused: Mapping[Target, str],
-    journal: Journal | None,
-    scope: Container[str] | None,
-) -> tuple[Plan, Carried, Mapping[str, Folder]]:
-    """Return the plan, what is written of it and of the journal's originals in this round, and
-    where what then is as wanted stands, if somebody chooses: who does keeps it.
-    """
-    view = View.of(before)
-    plan, whole, folders = _whole(view, policy, choose, refused, journal, scope)
-    return plan, stages.first_part(whole, plan, view), folders
-
-
 def foresee(
     kernel: Kernel,
     journal: Journal | None,
@@ -161,7 +148,7 @@ def foresee(
     known only then, and left out.
     """
     journal = journal and found_again(kernel, journal, before.links)
-    plan, whole, _ = _whole(View.of(before), policy, None, {}, journal, scope)
+    plan, whole, _ = _plan(View.of(before), policy, None, {}, journal, scope)
     resets = sorted(
         {c.target.device for c in _returns(plan, whole) if c.target.item in RESET_ITEMS}
     )
@@ -171,7 +158,7 @@ def foresee(
     )
 
 
-def _whole(
+def _plan(
     view: View,
     policy: Policy,
     choose: Callable[[Plan], Plan] | None,
@@ -179,7 +166,9 @@ def _whole(
     journal: Journal | None,
     scope: Container[str] | None,
 ) -> tuple[Plan, Carried, Mapping[str, Folder]]:
-    """Return the plan, all that is to be written, and the folders of _plan()."""
+    """Return the plan, all that is to be written of it and of the journal's originals, and where
+    what then is as wanted stands, if somebody chooses: who does keeps it.
+    """
     before = view.snapshot
     back = originals(journal, view, scope, stages.asked(before, policy))
     plan = decide(before, policy, view, back)

@@ -118,8 +118,8 @@ def originals(
 
     view: the host as it is. asked: the channels and rings that the plan is to have. As in carry(),
     what a reset may have taken stays away while its device is altered. STARTING are among them for
-    every plan, which may want another value that goes by the original. What is back already is what
-    there is, and is planned for as by the next plan, of which the journal tells nothing.
+    every plan, which may want another value that goes by the original. An interrupt that is back
+    already is not: the next plan, of which the journal tells nothing, goes by where it comes to.
     """
     entries = renamed(() if journal is None else journal.entries, view.snapshot.links)
     still = _altered(entries, [e.target for e in entries if e.target not in asked], view)

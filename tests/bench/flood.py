@@ -137,9 +137,9 @@ class Bench:
 
         Of interrupts those of other devices, too.
         """
-        name = f"napi/{self.nic}-" if mode.threaded else "irq/"
         if not mode.threaded and not mode.irq:
             return []
+        name = f"napi/{self.nic}-" if mode.threaded else "irq/"
         return self.guest.run(["pgrep", f"^{name}"], check=False).stdout.split()
 
     def irq_files(self) -> list[str]:

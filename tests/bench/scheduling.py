@@ -86,7 +86,8 @@ class Shares:
 def measure(bench: Bench, rounds: int, say: Say) -> list[Shares]:
     """All policies; those of interrupts' threads where the kernel can switch to them."""
     bench.guest.put(SCRIPT, f"{flood.REMOTE}/{SCRIPT.name}")
-    policies = [p for p in POLICIES if p.mode is not Mode.IRQ or bench.irq_files()]
+    switched = bool(bench.irq_files())
+    policies = [p for p in POLICIES if p.mode is not Mode.IRQ or switched]
     full = bench.full_rate(FLOWS, SIZE)
 
     def beside_a_hog(policy: Policy, rate: int) -> dict[str, float]:

@@ -41,8 +41,8 @@ from rxlane.settings import View
 ROUNDS = 4
 
 
-def first_part(carried: Carried, plan: Plan, view: View) -> Carried:
-    """Return what is to be written before the host is looked at again.
+def first_part(carried: Carried, plan: Plan, before: Snapshot) -> Carried:
+    """Return what is to be written before the host, which is as in before, is looked at again.
 
     What the plan wants of a queue that leaves is not: it would cost a round that the rest may need.
     """
@@ -52,13 +52,13 @@ def first_part(carried: Carried, plan: Plan, view: View) -> Carried:
     goal = {c.target: c.after for c in resets}
     own = set(plan.changes)
     back = (c for c in carried.changes if c.before is not None and c not in own)
-    leaves = tuple(c for c in back if _leaves(view, goal, c.target))
+    links = {link.name: link for link in before.links}
+    leaves = tuple(c for c in back if _leaves(links.get(c.target.device), goal, c.target))
     return replace(carried, changes=leaves or tuple(resets), returns=True)
 
 
-def _leaves(view: View, goal: Mapping[Target, Value], target: Target) -> bool:
+def _leaves(link: Link | None, goal: Mapping[Target, Value], target: Target) -> bool:
     """True for a setting of a queue that goes away with the channels of the goal."""
-    link = view.links.get(target.device)
     if link is None or target.queue == WHOLE:
         return False
     wanted = {
@@ -81,7 +81,7 @@ def _beyond(target: Target, queues: Mapping[str, int]) -> bool:
 
 def leaving(values: Mapping[Target, Value], view: View) -> dict[Target, Value]:
     """Return those of the values to be put back that belong to queues which go away by that."""
-    return {t: v for t, v in values.items() if _leaves(view, values, t)}
+    return {t: v for t, v in values.items() if _leaves(view.links.get(t.device), values, t)}
 
 
 def of_reset(view: View, changes: Iterable[Change]) -> dict[Target, Value]:
