@@ -52,14 +52,16 @@ class Reader:
     def get(self, option: str) -> str:
         return self.options.get(option, "")
 
-    def integer(self, option: str, low: int, high: int) -> int | None:
+    def integer(self, option: str, low: int, high: int, *words: str) -> int | None:
+        """Parse a whole number. words: what the option takes beside one, for the message."""
         text = self.get(option)
         if not text:
             return None
+        remedy = f"give {' or '.join(filter(None, (', '.join(words), f'{low}..{high}')))}"
         if not re.fullmatch(r"-?[0-9]{1,20}", text):
-            raise self.fail(option, "is no whole number", f"give {low}..{high}")
+            raise self.fail(option, "is no whole number", remedy)
         if not low <= int(text) <= high:
-            raise self.fail(option, "is out of range", f"give {low}..{high}")
+            raise self.fail(option, "is out of range", remedy)
         return int(text)
 
     def choice(self, option: str, allowed: Iterable[str]) -> str | None:

@@ -180,7 +180,7 @@ def _modes(read: Reader, modes: tuple[str, ...] = MODES) -> tuple[ModeRule, ...]
 
 
 def _amount(read: Reader, option: str, high: int) -> int | str | None:
-    return MAX if read.get(option) == MAX else read.integer(option, 1, high)
+    return MAX if read.get(option) == MAX else read.integer(option, 1, high, MAX)
 
 
 def _tunables(read: Reader) -> tuple[tuple[str, int | str], ...]:
@@ -220,7 +220,7 @@ def _sched(read: Reader, names: Sequence[str] = SCHED_OPTIONS) -> str | None:
     policy = read.choice(of_policy, FAIR + REALTIME)
     priority = read.integer(of_priority, 1, 98)
     auto = read.get(of_nice) == AUTO
-    nice = None if auto else read.integer(of_nice, -20, 19)
+    nice = None if auto else read.integer(of_nice, -20, 19, AUTO)
     if policy in REALTIME:
         if auto or nice is not None:
             raise read.fail(of_nice, f"has no meaning with {policy}", "leave it empty")
@@ -356,7 +356,7 @@ def _rx_threads(read: Reader) -> int | None:
     if text in (OFF, AUTO):
         count: int | None = 0 if text == OFF else THREADS_AUTO
     else:
-        count = read.integer("rx_threads", 1, cpulist.HIGHEST)
+        count = read.integer("rx_threads", 1, cpulist.HIGHEST, OFF, AUTO)
     for other in ("rps", "rfs") if count else ():
         value = read.get(other)
         if value not in ("", OFF):
@@ -375,9 +375,9 @@ def _rx_cpus(read: Reader) -> tuple[int, ...] | None:
 
 def _rfs(read: Reader) -> int | None:
     text = read.get("rfs")
-    if text in (OFF, "auto"):
+    if text in (OFF, AUTO):
         return 0 if text == OFF else RFS_AUTO
-    return read.integer("rfs", 1, MAX_FLOWS)
+    return read.integer("rfs", 1, MAX_FLOWS, OFF, AUTO)
 
 
 def _arfs(read: Reader) -> str | None:

@@ -210,6 +210,22 @@ def test_plan_of_a_recorded_host(capsys: Captured, tmp_path: Path) -> None:
     assert run(capsys, *argv)[0] == 2
 
 
+@pytest.mark.parametrize("verb", [("map",), ("plan", "-o", "threaded=on")])
+def test_a_recorded_host_is_not_asked_for_here(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    """A name that this machine knows, as an alternative one too, is none of the recorded host's."""
+    monkeypatch.setattr("rxlane.wire.rtnetlink.resolve", lambda _: "lan7")
+    names = ["lan7", *(f"lan{n}" for n in range(10, 19))]
+    links = [simhost.link(name, 1, ifindex=n, base=8192 + n) for n, name in enumerate(names, 2)]
+    other = simhost.snapshot(*links)
+    (tmp_path / "host.json").write_text(codec.dumps(other))
+    status, out, err = run(capsys, *verb, "--snapshot", str(tmp_path / "host.json"), "lan")
+    assert (status, out) == (2, "")
+    there = "lan7, lan10, lan11, lan12, lan13, lan14, ..."
+    assert err == f"rxlane: lan: no such device; there are {there}\n"
+
+
 def test_boot_discards_and_writes_nothing(host: SimHost, capsys: Captured, tmp_path: Path) -> None:
     run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     writes = host.writes

@@ -58,8 +58,9 @@ def map_(args: argparse.Namespace) -> int:
     if args.json and args.svg is not None:
         problem = "--json and --svg are two ways to show the same"
         raise RxlaneError(Kind.OPTION, problem, remedy="leave one of them out")
-    snapshot = _observe() if args.snapshot is None else request.read_snapshot(args.snapshot)
-    links = request.resolve(args.devices, snapshot) if args.devices else _shown(snapshot)
+    recorded = args.snapshot is not None
+    snapshot = request.read_snapshot(args.snapshot) if recorded else _observe()
+    links = request.resolve(args.devices, snapshot, recorded) if args.devices else _shown(snapshot)
     if not links:
         streams.say(f"note: {NOTHING_SHOWN}; {NAME_THEM}")
     if args.svg is not None:
@@ -173,7 +174,8 @@ def _recorded(args: argparse.Namespace) -> Plan:
     from rxlane.decide import decide
 
     snapshot = request.read_snapshot(args.snapshot)
-    return decide(snapshot, _policy(args, snapshot, list(args.devices)))
+    devices = [link.name for link in request.resolve(args.devices, snapshot, recorded=True)]
+    return decide(snapshot, _policy(args, snapshot, devices))
 
 
 def _here(args: argparse.Namespace) -> Plan:

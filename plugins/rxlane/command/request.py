@@ -15,18 +15,22 @@ from rxlane.tuned.profilefile import profile_file
 SNAPSHOT_LIMIT = 256 << 20  # bytes; 512 CPUs and 4096 queues make some 3 MB
 
 
-def resolve(devices: Sequence[str], snapshot: Snapshot) -> list[Link]:
-    """Return the named links; NO_DEVICE for the first that is not there. Altnames count."""
+def resolve(devices: Sequence[str], snapshot: Snapshot, recorded: bool = False) -> list[Link]:
+    """Return the named links; NO_DEVICE for the first that is not there.
+
+    Altnames count, unless the host is a recorded one: no record has them.
+    """
+    from rxlane.deciding.draft import no_device
     from rxlane.wire import rtnetlink
 
     found: dict[str, Link] = {}
     for name in devices:
         link = snapshot.link(name)
-        if link is None:
+        if link is None and not recorded:
             own = rtnetlink.resolve(name)
             link = None if own is None else snapshot.link(own)
         if link is None:
-            raise RxlaneError(Kind.NO_DEVICE, "no such device", device=name or "''")
+            raise no_device(snapshot, name)
         found[link.name] = link
     return list(found.values())
 

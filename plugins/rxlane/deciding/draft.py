@@ -16,6 +16,8 @@ from rxlane.plan import WHOLE, Change, Plan, Skip, Target, disruption
 from rxlane.sections import Named
 from rxlane.settings import View
 
+MOST_NAMES = 6  # of devices in an error
+
 _S = TypeVar("_S", bound=Named)
 _V = TypeVar("_V")
 
@@ -127,15 +129,20 @@ def _links(snapshot: Snapshot, section: Named) -> list[Link]:
     for name in dict.fromkeys(section.devices):
         link = snapshot.link(name)
         if link is None:
-            raise RxlaneError(
-                Kind.NO_DEVICE,
-                "no such device",
-                section=section.name,
-                device=name,
-                remedy="`rxlane map` lists the devices",
-            )
+            raise no_device(snapshot, name, section.name)
         found.append(link)
     return found
+
+
+def no_device(snapshot: Snapshot, name: str, section: str | None = None) -> RxlaneError:
+    """Return the error about a name that no device of the host has, and which names there are."""
+    known = [link.name for link in sorted(snapshot.links, key=lambda link: not link.physical)]
+    shown = ", ".join(known[:MOST_NAMES]) + (", ..." if len(known) > MOST_NAMES else "")
+    remedy = f"there are {shown}" if known else "there is none"
+    shown_name = name or "''"
+    return RxlaneError(
+        Kind.NO_DEVICE, "no such device", section=section, device=shown_name, remedy=remedy
+    )
 
 
 def without(link: Link, what: str) -> str:
