@@ -16,7 +16,7 @@ from rxlane.applying.present import found_again, load_current
 from rxlane.applying.writing import missing, put_back, read_back, write
 from rxlane.decide import decide
 from rxlane.deciding import classes, cutting
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, counted
 from rxlane.host import places
 from rxlane.host.places import Folder
 from rxlane.items import (
@@ -73,7 +73,7 @@ class Applied:
     def __str__(self) -> str:
         kept = sum(held.target not in self.wrote for held in self.plan.holds)
         back = f", {len(self.back)} put back" if self.back else ""
-        return f"{self.written} settings written, {kept} as wanted already{back}"
+        return f"{counted(self.written, 'setting')} written, {kept} as wanted already{back}"
 
     @property
     def unmovable(self) -> frozenset[Target]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rxlane.apply import Applied
-from rxlane.errors import Kind, RxlaneError, with_notes
+from rxlane.errors import Kind, RxlaneError, counted, with_notes
 from rxlane.host.places import Folder
 from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS, RESET_ITEMS
 from rxlane.keeping.events import LOST, Event, Sources
@@ -274,7 +274,7 @@ class Converger:
 
 def _shown(changes: Collection[Change]) -> str:
     rows = [f"{c.target} {'-' if c.before is None else c.before} -> {c.after}" for c in changes]
-    return f"{len(rows)} settings ({_some(rows)})"
+    return f"{counted(len(rows), 'setting')} ({_some(rows)})"
 
 
 def _some(words: Sequence[str]) -> str:

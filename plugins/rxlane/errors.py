@@ -97,6 +97,11 @@ def legible(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def counted(number: int, what: str) -> str:
+    """Return the number with its word, which takes an s unless it is one: `1 CPU`, `0 CPUs`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def printable(text: str, limit: int = 60) -> str:
     """Make a piece of foreign text fit for one line of a log: legible, bounded."""
     safe = legible(text)

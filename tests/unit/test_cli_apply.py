@@ -102,7 +102,7 @@ def test_a_full_rollback_forgets_devices_that_are_away(
     run(capsys, "apply", "eth0", "-o", "threaded=on", *state(tmp_path))
     del host.links["eth0"]
     status, _, err = run(capsys, "rollback", *state(tmp_path))
-    assert status == 0 and "of devices that are gone were forgotten" in err
+    assert status == 0 and "of devices that are gone forgotten" in err
     assert Store(tmp_path / "state").load() is None
 
 

@@ -278,7 +278,7 @@ def test_pollers_of_two_sections_on_one_cpu() -> None:
     two = simhost.link("eth1", 1, ifindex=3, base=9000)
     options = {"threaded": "busy-poll@0", "thread_cpus": "2"}
     policy = Policy(tuple(parse_section(d, [d], options) for d in ("eth0", "eth1")))
-    with pytest.raises(RxlaneError, match="2 busy-polling threads for 1 CPUs"):
+    with pytest.raises(RxlaneError, match="2 busy-polling threads for 1 CPU;"):
         decide(simhost.snapshot(simhost.link(), two), policy)
 
 

@@ -156,7 +156,7 @@ def test_they_are_kept_standing(tmp_path: Path) -> None:
     before = [name for name in during if name.startswith("eth0/rx-thread")]
     assert len(before) == 8 and gone not in left and len(left) == 3
     assert len(bench.log) == 2 and "rx-thread0/rx-thread-cpus" in bench.log[1][1]
-    assert bench.log[1][1].startswith(f"put right after CPU {gone} went offline: 1 settings")
+    assert bench.log[1][1].startswith(f"put right after CPU {gone} went offline: 1 setting")
 
 
 OPTIONS = st.fixed_dictionaries(

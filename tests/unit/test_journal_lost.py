@@ -75,7 +75,7 @@ def test_what_was_done_is_said_with_it() -> None:
     store.more = 9
     apply(host, store, wanted)
     store.more = 0
-    with pytest.raises(RxlaneError, match="No space left on device; 4 settings were put back"):
+    with pytest.raises(RxlaneError, match="No space left on device; 4 settings put back"):
         rollback(host, store, {"eth0"})
 
 
@@ -126,6 +126,6 @@ def test_originals_come_back_from_a_read_only_file_system(
 
     monkeypatch.setattr(os, "open", read_only)
     monkeypatch.setattr(Path, "unlink", unlink)
-    with pytest.raises(RxlaneError, match="removed: Read-only file system; 17 settings were put"):
+    with pytest.raises(RxlaneError, match="removed: Read-only file system; 17 settings put"):
         rollback(host, store)
     assert simhost.settings(host) == before

@@ -202,7 +202,7 @@ def test_a_layout_that_stands_is_kept_whatever_others_do_later() -> None:
 def test_one_poller_a_cpu_and_core_over_all_devices() -> None:
     fair = {"threaded": "busy-poll@0", "thread_cpus": 3}
     error = refusal(TAKEN, "eth1", **fair)
-    assert "1 busy-polling threads for 0 CPUs beside those of eth0 on CPU 3" in str(error)
+    assert "1 busy-polling thread for 0 CPUs beside those of eth0 on CPU 3" in str(error)
     unbound = refusal(host_with_pollers(), "eth1", threaded="busy-poll")
     assert "4 busy-polling threads for 2 CPUs beside those of eth0 on CPUs 2-3" in str(unbound)
     cores = laid_out(host(cpus=simhost.topology(4, smt=2)), "eth0", **fair)

@@ -55,7 +55,7 @@ def test_the_grammar() -> None:
         ({"rx_thread_policy": "fifo"}, "rx_thread_policy", "set rx_thread_priority to 1..98"),
         ({"rx_thread_priority": "9"}, "rx_thread_priority", "set rx_thread_policy to fifo or rr"),
         ({"rx_thread_priority": "99"}, "rx_thread_priority", "give 1..98"),
-        ({"rx_thread_nice": "20"}, "rx_thread_nice", "give -20..19"),
+        ({"rx_thread_nice": "20"}, "rx_thread_nice", "give auto or -20..19"),
         ({"rx_thread_policy": "idle", "rx_thread_nice": "1"}, "rx_thread_nice", "no meaning"),
         ({"rx_threads": "2", "rps": "1-3"}, "rx_threads", "excludes rps=1-3"),
         ({"rx_threads": "auto", "rps": "auto"}, "rx_threads", "set rps=off, or rx_threads=off"),

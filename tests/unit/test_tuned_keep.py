@@ -33,7 +33,7 @@ def test_put_right_and_told(daemon: Daemon, host: SimHost) -> None:
     daemon.sources[0].tell(UP)
     assert until(lambda: bool(daemon.log))
     assert host.links["eth0"].napis[1].threaded == 1
-    assert daemon.log[0][0] == "info" and "after eth0 went up: 1 settings" in daemon.log[0][1]
+    assert daemon.log[0][0] == "info" and "after eth0 went up: 1 setting" in daemon.log[0][1]
     journal = daemon.store.load()
     assert journal is not None and journal.owner == "tuned"
 

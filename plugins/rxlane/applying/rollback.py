@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rxlane.applying import stages
 from rxlane.applying.present import found_again, load_current
 from rxlane.applying.writing import missing, nearest, put_back
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, counted
 from rxlane.items import (
     CHANNEL_ITEMS,
     CHEAP_ITEMS,
@@ -38,6 +38,9 @@ class RolledBack:
     pending: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     away: tuple[tuple[int, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{counted(self.written, 'setting')} put back"
 
 
 def rollback(
@@ -99,11 +102,11 @@ def bring_back(
         for e in here
         if e in others or e.target in waiting or e.device in resetting
     )
-    with meaning(f"{written} settings were put back"):
+    with meaning(f"{counted(written, 'setting')} put back"):
         _keep(store, journal, (*kept, *away))
     gone = len(journal.entries) - len(here) - len(away)
     if gone:
-        notes = (*notes, f"{gone} settings of devices that are gone were forgotten")
+        notes = (*notes, f"{counted(gone, 'setting')} of devices that are gone forgotten")
     reasons = tuple(f"{t}: {why}" for t, why in waiting.items() if t.device not in foreign)
     rounded = (f"{target}: {what}" for target, what in near.items())
     missed = tuple(sorted({(e.ifindex, e.device) for e in away}))

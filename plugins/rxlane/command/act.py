@@ -216,7 +216,7 @@ def rollback_(args: argparse.Namespace) -> int:
         streams.say(f"note: {note}")
     for line in done.pending:
         streams.say(f"not put back: {line}")
-    streams.tell(f"{done.written} settings put back")
+    streams.tell(str(done))
     return 0 if released and not done.pending else 1
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from os import terminal_size
 from typing import Protocol, TextIO
 
+from rxlane.errors import counted
 from rxlane.items import CHEAP_ITEMS, SEPARATION_ITEMS
 from rxlane.model import Link, Snapshot
 from rxlane.samples import Sample
@@ -190,5 +191,5 @@ def _fitted(text: str, size: terminal_size, unicode: bool, remedy: str) -> str:
         kept += 1
     left = len(lines) - kept
     dots = "\u2026" if unicode else "..."
-    more = f"{dots} {left} more line{'s' if left > 1 else ''}: {remedy}"
+    more = f"{dots} {counted(left, 'more line')}: {remedy}"
     return "".join(f"{line}\n" for line in [*lines[:kept], more[: size.columns]])

@@ -10,7 +10,7 @@ from rxlane import cpulist
 from rxlane.deciding import deferral, neighbours
 from rxlane.deciding.draft import Draft, assigned, without
 from rxlane.deciding.wanted import Wanted
-from rxlane.errors import Kind
+from rxlane.errors import Kind, counted
 from rxlane.items import DEFER, FLUSH, MODES, OFF, ON, SUSPEND, THREADED, Value
 from rxlane.model import Lane, Link, Snapshot, lanes
 from rxlane.options import option_of
@@ -64,8 +64,9 @@ def plan(draft: Draft, section: Section, link: Link) -> list[Wanted]:
 
 def _unlinked(link: Link, own: list[Lane]) -> str:
     return (
-        f"driver {link.driver or 'unknown'} links no queue to a NAPI, and {len(link.napis)} NAPIs"
-        f" for {len(own)} RX queues cannot be put in order"
+        f"driver {link.driver or 'unknown'} links no queue to a NAPI, and"
+        f" {counted(len(link.napis), 'NAPI')} for {counted(len(own), 'RX queue')}"
+        " cannot be put in order"
     )
 
 

@@ -13,11 +13,13 @@ from rxlane.deciding.handlers import needed
 from rxlane.deciding.neighbours import named
 from rxlane.deciding.placer import Placer, Request, weight
 from rxlane.deciding.wanted import Chosen, Wanted, refuse
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, counted
 from rxlane.items import CPUS, SCHED
 from rxlane.model import Lane, Topology
 from rxlane.plan import Target
 from rxlane.sections import SCHED_OPTIONS
+
+POLLER = "busy-polling thread"
 
 
 def place(
@@ -233,13 +235,13 @@ def _too_many(host: Topology, group: list[Chosen], used: set[int]) -> RxlaneErro
     """Return the refusal of pollers that have these CPUs and are more than that."""
     last = group[-1][0]
     if last.section.cpus != ():
-        problem = f"{len(group)} busy-polling threads for {len(used)} CPUs"
+        problem = f"{counted(len(group), POLLER)} for {counted(len(used), 'CPU')}"
         remedy = "thread fewer queues or give more CPUs: a poller takes a whole CPU"
         return refuse(last, "thread_cpus", problem, remedy)
     word = last.section.placement
     others = "leaves the others to the host" if word == topology.AUTO else "takes no others"
     cpus = cpulist.named("CPU", used)
-    problem = f"{len(group)} busy-polling threads for {cpus} ({word} {others})"
+    problem = f"{counted(len(group), POLLER)} for {cpus} ({word} {others})"
     own = [one.lane.queue.index for one, _ in group if one.link is last.link]
     such = ""
     if len(own) == len(group):
@@ -287,7 +289,7 @@ def _check_others(
     free = _cpus(added) - had - kept
     crowded = next((one for one, cpus in added if len(cpus) == 1 and had.issuperset(cpus)), None)
     if crowded is not None or (had and len(added) > len(free)):
-        problem = f"{len(added)} busy-polling threads for {len(free)} CPUs beside those of "
+        problem = f"{counted(len(added), POLLER)} for {counted(len(free), 'CPU')} beside those of "
         remedy = "thread fewer queues or give other CPUs: a poller takes a whole CPU"
         rows = [theirs[n] for n in had]
         raise refuse(crowded or added[-1][0], "thread_cpus", problem + named(rows), remedy)

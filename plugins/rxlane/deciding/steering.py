@@ -15,6 +15,7 @@ from rxlane.deciding import cutting
 from rxlane.deciding.draft import Draft, check_rps, one_value
 from rxlane.deciding.placer import Placer, Request
 from rxlane.deciding.senders import deal
+from rxlane.errors import counted
 from rxlane.items import (
     BACKLOG,
     FLOW_ENTRIES,
@@ -113,7 +114,8 @@ def _rps(
         stood = [cpus for cpus in stand if cpus is not None]
         # A queue kept for management has a CPU as well.
         if _redundant(stand, every, near):
-            reason += f": {len(near)} CPUs for {every} queues, fewer than {LEAST_SHARE} each"
+            reason += f": {counted(len(near), 'CPU')} for {counted(every, 'queue')},"
+            reason += f" fewer than {LEAST_SHARE} each"
         elif len(stood) == len(stand):
             chosen = _keep(placer, near, link, stood)
         else:
@@ -277,7 +279,7 @@ def _rfs(draft: Draft, devices: list[Device]) -> None:
     if not entries or table is None:
         return
     section = wanted[0][0]
-    reason = f"{section.reason('rfs')}: {queues} queues"
+    reason = f"{section.reason('rfs')}: {counted(queues, 'queue')}"
     draft.want(target, size, reason)
 
 

@@ -147,7 +147,7 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
         log(line)
     for line in back.pending:
         log(f"not put back yet: {line}")
-    log(f"not confirmed: {back.written} settings put back")
+    log(f"not confirmed: {back}")
     return not back.pending
 
 

@@ -103,7 +103,7 @@ def _round(ifindex: int, store: Store, files: Sysfs, kernel: Kernel, stop: Stop)
                 log("info", line)
             for line in done.pending:
                 log("warning", f"not put back: {line}")
-            log("info", f"{done.written} settings put back")
+            log("info", str(done))
         elif stop.gone:
             kept.end({})
             log("info", "the interface is gone")

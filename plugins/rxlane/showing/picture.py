@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from rxlane import cpulist
+from rxlane.errors import counted
 from rxlane.model import IRQ_THREAD, Cpu, Index, Link, Snapshot, others
 from rxlane.showing import marks
 from rxlane.showing.marks import Mark, Place
@@ -208,11 +209,11 @@ class _Maker:
         if not link.napis:
             text += " \u00b7 no NAPI reported"
         elif aside:
-            text += f" \u00b7 {aside} NAPI{'s' * (aside != 1)} of no RX queue"
+            text += f" \u00b7 {counted(aside, 'NAPI')} of no RX queue"
         if link.helpers:
             own_cpus = {n for h in link.helpers if h.thread is not None for n in h.thread.cpus}
             on = f" on CPU {cpulist.render(own_cpus)}" if own_cpus else ""
-            text += f" \u00b7 {len(link.helpers)} rx threads{on}"
+            text += f" \u00b7 {counted(len(link.helpers), 'rx thread')}{on}"
         card = Card(link.name, text, y, head=head)
         own = [place for place in self._places if place.link is link and place.lane.napi]
         worst = {m.queue: m.kind for m in reversed(self._found) if m.device == link.name}

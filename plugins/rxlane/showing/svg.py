@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rxlane import cpulist
+from rxlane.errors import counted
 from rxlane.model import IRQ_THREAD, Cpu, Link, Snapshot
 from rxlane.showing import picture, sanitize
 from rxlane.showing.cells import cut, policy_text, short_list
@@ -146,8 +147,8 @@ class _Drawing:
         modes = Counter(WORDS[row.place.lane.polled or UNKNOWN] for row in rows)
         names = [WORDS[mode] for mode in MODE_FILL]
         lanes = ", ".join(f"{modes[name]} {name}" for name in names if modes[name])
-        cpus = f"{len(topology.online)} CPUs online on {nodes} NUMA node{'s' * (nodes != 1)}"
-        count = f"{len(rows)} lane{'s' * (len(rows) != 1)}" + (f": {lanes}" if lanes else "")
+        cpus = f"{counted(len(topology.online), 'CPU')} online on {counted(nodes, 'NUMA node')}"
+        count = counted(len(rows), "lane") + (f": {lanes}" if lanes else "")
         return f"{cpus} \u00b7 {count}"
 
     def _band(self, band: Band) -> None:

@@ -252,5 +252,4 @@ class Adapter:
         if devices is None:
             kept = (f"{name} is not here, its originals are kept" for _, name in done.away)
             lines += [("info", line) for line in kept]
-        count = f"{done.written} settings put back"
-        return Report(not done.pending, (*lines, ("info", count)))
+        return Report(not done.pending, (*lines, ("info", str(done))))
