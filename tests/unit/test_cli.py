@@ -334,6 +334,16 @@ def test_a_trial_as_a_drop_in(
     assert "# defer-hard-irqs: no property gives queue 0: 9, queue 1: 0" in out
 
 
+def test_no_drop_in_is_made_of_another_namespace(
+    host: SimHost, tmp_path: Path, capsys: Captured
+) -> None:
+    """Its journal knows devices of the same index, and what was changed of them."""
+    assert run(capsys, "apply", "eth0", "-o", "threaded=on@1-", *state(tmp_path))[0] == 0
+    host.namespaces["self"] += 1
+    status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
+    assert (status, out) == (2, "") and "are of another network namespace" in err
+
+
 def test_an_apply_tells_of_a_link_file(host: SimHost, tmp_path: Path, capsys: Captured) -> None:
     store = Store(tmp_path / "state")
     claims.update(store, host.boot_id(), claims.with_link(2))

@@ -89,6 +89,14 @@ def after(plan: Plan) -> dict[str, object]:
     return {str(c.target): c.after for c in (*plan.changes, *plan.holds)}
 
 
+def test_a_veth_without_napis_is_told_how_it_gets_some() -> None:
+    veth = simhost.link("veth0", 1, ifindex=9, physical=False)
+    veth = replace(veth, napis=(), driver="veth")
+    rows = [policy.Given("napi", "pairs", ("veth0",), {"threaded": "on"})]
+    (skip,) = decide(simhost.snapshot(veth), policy.parse(rows)).skips
+    assert skip.reason.endswith("`ethtool -K veth0 gro on` gives a veth some")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_file_repeats_the_defaults(name: str) -> None:
     given = dict(parsed("[x]\n" + variables_text(name)).items("x", raw=True))

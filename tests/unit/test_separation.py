@@ -111,6 +111,20 @@ def test_auto_takes_the_cpus_beside_the_interrupts() -> None:
     assert "RPS has one for each CPU that all devices fill" in change.reason
 
 
+def test_auto_says_why_it_takes_fewer_than_are_free() -> None:
+    wide = decide(host(cpus=20), asked(rx_threads="auto"))
+    (change,) = [c for c in wide.changes if c.target.item == RX_THREADS]
+    assert (
+        change.after == separation.MOST
+        and f"pollers, auto takes {separation.MOST} at most; " in change.reason
+    )
+    three = [simhost.link(f"eth{n}", 1, ifindex=2 + n, base=8193 + n) for n in range(3)]
+    start = simhost.snapshot(*(replace(link, rx_threads=0) for link in three))
+    crowd = decide(start, asked(rx_threads="auto"))
+    reasons = [c.reason for c in crowd.changes if c.target.item == RX_THREADS]
+    assert len(reasons) == 3 and all("pollers, 3 devices share them; " in r for r in reasons)
+
+
 def test_auto_says_where_no_cpu_is_free() -> None:
     start = host(cpus=2)
     options = {"irq_cpus": "0-1", "rx_threads": "auto", "rx_thread_cpus": "auto"}

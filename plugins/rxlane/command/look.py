@@ -221,7 +221,7 @@ def _policy(args: argparse.Namespace, snapshot: Snapshot, devices: list[str]) ->
 
 def link(args: argparse.Namespace) -> int:
     """Print the drop-in that gives a device the layout it has; 1 when it cannot say all of it."""
-    from rxlane.applying.present import of_this_boot
+    from rxlane.applying.present import of_this_boot, refuse_elsewhere
     from rxlane.host import udevdb
     from rxlane.journal import Store
     from rxlane.kernel import Linux
@@ -229,10 +229,11 @@ def link(args: argparse.Namespace) -> int:
     from rxlane.sysfs import Sysfs
 
     request.need_root("reading the journal")
-    kernel = Linux()
+    kernel, store = Linux(), Store(args.state)
     snapshot = kernel.observe()
     (device,) = request.resolve([args.device], snapshot)
-    journal = of_this_boot(Store(args.state), kernel.boot_id())
+    journal = of_this_boot(store, kernel.boot_id())
+    refuse_elsewhere(store, journal, kernel)
     entries = () if journal is None else journal.entries
     found = linkfile.layout(snapshot, device, entries)
     files, index = Sysfs(), device.ifindex

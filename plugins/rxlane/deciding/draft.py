@@ -145,11 +145,14 @@ def no_device(snapshot: Snapshot, name: str, section: str | None = None) -> Rxla
     )
 
 
-def without(link: Link, what: str) -> str:
-    """Say why a device has nothing to lay out, and which devices to name in its place."""
+def without(link: Link, what: str, veth: str = "") -> str:
+    """Say why a device has nothing to lay out, and which devices to name in its place.
+
+    veth: what gives a veth some.
+    """
     if link.physical:
         return f"driver {link.driver or 'unknown'} reports no {what}"
-    remedy = "of a bond or bridge, name the ports"
+    remedy = veth if veth and link.driver == "veth" else "of a bond or bridge, name the ports"
     if link.below:
         remedy = f"name {', '.join(link.below)} in its place"
     return f"{link.name} is a virtual device without {what}; {remedy}"

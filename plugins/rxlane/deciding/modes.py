@@ -47,7 +47,8 @@ def plan(draft: Draft, section: Section, link: Link) -> list[Wanted]:
         draft.skip(link.name, WHOLE, "napi", "down", reason)
         return []
     if not any(lane.napi for lane in own):
-        reason = _unlinked(link, own) if link.napis else without(link, "NAPI instances")
+        gro = f"`ethtool -K {link.name} gro on` gives a veth some"
+        reason = _unlinked(link, own) if link.napis else without(link, "NAPI instances", gro)
         draft.skip(link.name, WHOLE, "napi", "unsupported", reason)
         return []
     managed = _managed(draft, section, link, own)

@@ -18,6 +18,7 @@ from rxlane.deciding.draft import Draft, check_thread_cpus
 from rxlane.deciding.placement import pool
 from rxlane.deciding.placer import Placer, Request
 from rxlane.deciding.wanted import Chosen, Wanted
+from rxlane.errors import counted
 from rxlane.items import (
     IRQ_CPUS,
     KERNEL,
@@ -50,7 +51,8 @@ Device = tuple[FlowSteering, Link]
 class _Job:
     """A device that has, or will have, rx threads.
 
-    cpus: those that they choose from. shared: all have interrupts or pollers.
+    cpus: those that they choose from. shared: all have interrupts or pollers. sharing: how many
+    devices choose from the same.
     """
 
     section: FlowSteering
@@ -59,6 +61,7 @@ class _Job:
     cpus: tuple[int, ...] = ()
     shared: bool = False
     node: tuple[int, ...] = ()
+    sharing: int = 0
     count: int = 0
     threads: list[Wanted] = field(default_factory=list)
 
@@ -85,7 +88,8 @@ def plan(
     jobs = [_job(draft, placer, *d, bound) for d in asked if _able(draft, *d)]
     sharing = Counter(job.node for job in jobs)
     for job in jobs:
-        job.count = _count(placer.topology, job, sharing[job.node])
+        job.sharing = sharing[job.node]
+        job.count = _count(placer.topology, job)
         job.threads = [_wanted(job, number) for number in range(job.count)]
         if job.section.rx_threads is not None:
             draft.want(job.target(RX_THREADS), job.count, _explained(job))
@@ -164,7 +168,7 @@ def _taken(draft: Draft, link: Link, bound: Mapping[tuple[str, int], int]) -> se
     return found
 
 
-def _count(host: Topology, job: _Job, devices: int) -> int:
+def _count(host: Topology, job: _Job) -> int:
     """Return how many threads the device is to have; REFUSED for more than CPUs are online."""
     asked = job.section.rx_threads
     if asked is None:
@@ -172,7 +176,7 @@ def _count(host: Topology, job: _Job, devices: int) -> int:
     if asked == THREADS_AUTO:
         if job.section.rx_cpus:
             return len(job.cpus)
-        return max(1, min(MOST, len(job.cpus), SHARED * len(job.cpus) // devices))
+        return max(1, min(MOST, len(job.cpus), SHARED * len(job.cpus) // job.sharing))
     if asked > len(host.online):
         online = len(host.online)
         problem = f"{asked} threads for {online} online CPUs, and the kernel takes no more"
@@ -185,7 +189,7 @@ def _explained(job: _Job) -> str:
     """Return the reason for the number: for none of them, the option says all."""
     reason = job.reason("rx_threads")
     if job.section.rx_threads == THREADS_AUTO:
-        reason += f": {_why_these(job)}"
+        reason += f": {_why_these(job)}{_why_fewer(job)}"
     return f"{reason}; {WHY}" if job.count else reason
 
 
@@ -196,6 +200,14 @@ def _why_these(job: _Job) -> str:
     if job.shared:
         return f"of {cpus} none is free of interrupts and pollers, so they are shared"
     return f"{cpus} are free of its interrupts and pollers"
+
+
+def _why_fewer(job: _Job) -> str:
+    if job.count == len(job.cpus):
+        return ""
+    if job.count == MOST:
+        return f", auto takes {MOST} at most"
+    return f", {counted(job.sharing, 'device')} share them"
 
 
 def _choose(draft: Draft, placer: Placer, jobs: Iterable[_Job]) -> list[Chosen]:
