@@ -6,7 +6,9 @@ import tuned.logs
 from tuned.profiles.functions import base
 
 from rxlane.errors import RxlaneError
+from rxlane.tuned import tuned_compat
 from rxlane.tuned.tuned_facet import VARIABLES
+from rxlane.tuned.variables import FUNCTION
 
 log = tuned.logs.get()
 
@@ -19,7 +21,8 @@ class RxlaneVariable(base.Function):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        super().__init__("rxlane_variable", 3, 3)
+        name = tuned_compat.function_arguments(base.Function.__init__, FUNCTION)
+        super().__init__(*name, 3, 3)
 
     def execute(self, args: list[str]) -> str | None:
         if not super().execute(args):

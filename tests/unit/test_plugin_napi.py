@@ -238,6 +238,21 @@ def test_the_function(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(log.errors()) == 1 and "/etc/tuned/q-variables.conf" in log.errors()[0]
 
 
+def test_the_function_on_a_tuned_that_names_it_by_its_file(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 2.28 has it."""
+
+    class Later(Function):
+        def __init__(self, most: int, least: int) -> None:
+            super().__init__(FUNCTION, most, least)
+
+    monkeypatch.setattr(sys.modules["tuned.profiles.functions.base"], "Function", Later)
+    monkeypatch.setattr(tuned_facet, "VARIABLES", Variables({}.get))
+    function = load("rxlane_variable", "function").RxlaneVariable()
+    assert function.execute(["p", "b", "x"]) == "x" and function.execute(["p", "b"]) is None
+
+
 def test_a_value_may_name_another_profiles_variable(
     make: Any, host: SimHost, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +367,10 @@ def test_hotplug_joins_and_leaves(make: Any, host: SimHost, log: Log) -> None:
     plugin._added_device_apply_tuning(instance, "eth1")
     instance.processed_devices.add("eth1")
     assert host.links["eth1"].napis[0].threaded == 1 and manager.verify()
+    # As after the last of an instance's devices: TuneD would not compare the next one.
+    instance.active = False
+    plugin._added_device_apply_tuning(instance, "eth1")
+    assert instance.active
     plugin._removed_device_unapply_tuning(instance, "eth1")
     assert host.links["eth1"].napis[0].threaded == 0
     assert host.links["eth0"].napis[0].threaded == 1

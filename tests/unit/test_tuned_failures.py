@@ -5,25 +5,104 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from rxlane import converge
 from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import Value
 from rxlane.keeping.events import APPLIED
-from rxlane.tuned import tuned_keep
+from rxlane.tuned import tuned_facet, tuned_keep
 from rxlane.tuned.tuned_keep import Keeper
 from rxlane.wire import rtnetlink
+from unit import simhost
 from unit.daemon import WAIT, Daemon, Fake, break_down, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost
+
+
+def flap(host: SimHost, monkeypatch: pytest.MonkeyPatch, name: str = "eth0") -> None:
+    """The link goes down and up before the first write."""
+    write = host.write_napi
+
+    def late(napi: int, values: Mapping[str, Value]) -> None:
+        monkeypatch.setattr(host, "write_napi", write)
+        host.set_down(name)
+        host.set_up(name)
+        write(napi, values)
+
+    monkeypatch.setattr(host, "write_napi", late)
 
 
 def test_a_failed_apply_is_not_kept(daemon: Daemon) -> None:
     daemon.rows = (replace(daemon.rows[0], options=(("threaded", "nonsense"),)),)
     report = daemon.joint.apply("napi", "napi")
     assert report is not None and not report.ok and daemon.sources == []
+
+
+def test_a_link_that_went_down_and_up_while_it_was_laid_out(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its NAPIs are others then, and TuneD applies a profile once."""
+    flap(host, monkeypatch)
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and not report.ok and "NAPI" in report.lines[0][1]
+    (source,) = daemon.sources
+    assert source.announced == [APPLIED] and daemon.off() == {0}
+    source.tell(APPLIED)
+    assert until(lambda: daemon.off() == {1})
+
+
+def test_a_device_beside_others_that_failed_in_passing(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.joint.apply("napi", "napi")
+    host.links["eth1"] = simhost.link("eth1", 1, ifindex=3, base=9000)
+    daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0", "eth1"})),)
+    flap(host, monkeypatch, "eth1")
+    report = daemon.joint.add("napi", "napi")
+    assert report is not None and not report.ok
+    assert until(lambda: host.links["eth1"].napis[0].threaded == 1) and daemon.off() == {1}
+
+
+@pytest.mark.parametrize("name", ["eth0", "eth1"])
+def test_what_fails_again_and_again_is_tried_so_often(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(converge, "RETRIES", (0.02, 0.02))
+    monkeypatch.setattr(tuned_facet, "RETRIES", (0.02, 0.02))
+    if name == "eth1":
+        daemon.joint.apply("napi", "napi")
+        host.links["eth1"] = simhost.link("eth1", 1, ifindex=3, base=9000)
+        daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0", "eth1"})),)
+    tries = list[int]()
+
+    def refuse(napi: int, values: object) -> None:
+        tries.append(napi)
+        raise RxlaneError(Kind.KERNEL, "Invalid argument")
+
+    monkeypatch.setattr(host, "write_napi", refuse)
+    daemon.joint.apply("napi", "napi")
+    daemon.sources[0].tell(APPLIED)
+    assert until(lambda: tries.count(tries[0]) >= 3)
+    time.sleep(0.5)
+    assert tries.count(tries[0]) <= 4
+
+
+def test_what_was_down_when_it_was_switched_off_comes_back_later(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.05)
+    before = simhost.settings(host)
+    daemon.joint.apply("napi", "napi")
+    host.set_down("eth0")
+    report = daemon.joint.unapply("napi", "napi", {"eth0"})
+    assert not report.ok and "interface is down" in report.lines[0][1]
+    host.set_up("eth0", shift=0)
+    assert until(lambda: daemon.store.load() is None) and simhost.settings(host) == before
 
 
 def test_sockets_that_cannot_be_opened(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

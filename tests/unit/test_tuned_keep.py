@@ -119,6 +119,34 @@ def test_rolled_back_by_hand_it_ends_and_the_next_apply_starts_anew(daemon: Daem
     assert len(daemon.sources) == 2
 
 
+def test_what_was_rolled_back_by_hand_comes_back_with_no_device(daemon: Daemon) -> None:
+    daemon.joint.apply("napi", "napi")
+    rollback(daemon.host, daemon.store)
+    daemon.sources[0].tell(UP)
+    assert until(lambda: daemon.joint._keeper.given_up)
+    devices = frozenset({"eth0", "eth1"})
+    daemon.rows = (replace(daemon.rows[0], devices=devices),)
+    report = daemon.joint.add("napi", "napi")
+    assert report is not None and not report.ok and "was rolled back" in report.lines[0][1]
+    assert daemon.off() == {0} and len(daemon.sources) == 1
+    # Nor when one of several sections goes, but with the next profile.
+    daemon.joint.unapply("napi", "napi", {*devices})
+    daemon.joint.apply("napi", "napi")
+    assert daemon.off() == {1}
+
+
+def test_where_tuned_leaves_all_as_it_is_nobody_goes_on_writing(daemon: Daemon) -> None:
+    """Its rollback=not_on_exit: instances end without being taken down."""
+    daemon.joint.apply("napi", "napi")
+    daemon.joint.apply("irq_layout", "irq")
+    daemon.joint.forget("napi", "napi")
+    assert put_right(daemon), "another section stands"
+    daemon.joint.forget("irq_layout", "irq")
+    assert daemon.sources[0].closed.wait(WAIT)
+    daemon.host.write_napi(8194, {"threaded": "off"})
+    assert daemon.joint.apply("napi", "napi") is not None and daemon.off() == {1}
+
+
 def test_a_device_that_leaves_takes_nothing_with_it(daemon: Daemon, host: SimHost) -> None:
     daemon.rows = (replace(daemon.rows[0], devices=frozenset({"eth0", "eth1"})),)
     daemon.joint.apply("napi", "napi")

@@ -185,7 +185,7 @@ def test_a_section_without_devices_is_told() -> None:
         ("[main]\ninclude=${f:virt_check:a:b}\n", "only TuneD can tell"),
         ("[sysctl]\nx=1\n", "nothing to plan"),
         ("no section\n", "no section headers"),
-        ("[napi]\nbare\n", "parsing errors"),
+        ("[napi]\nbare\n", "line 2 is no NAME=VALUE: 'bare"),
     ],
 )
 def test_what_cannot_be_known_is_refused(text: str, problem: str) -> None:

@@ -82,6 +82,19 @@ def test_a_name_that_nobody_reads_is_told() -> None:
     assert notes == [f"{file}: mdoe {said}; did you mean mode?", f"{file}: xyzzy {said}"]
 
 
+def test_what_sets_nothing_is_told() -> None:
+    text = "mode: off\nnice 3\nmode=on\n[rx]\ncpus=2\n"
+    found, notes = options("ours", {"ours": OURS, "ours-variables.conf": text})
+    assert found == {"threaded": "on", "thread_cpus": "auto", "thread_nice": ""}
+    file = "/etc/tuned/ours-variables.conf"
+    said = "has no effect, it has no value: write NAME=VALUE"
+    assert notes == [
+        f"{file}: mode: off {said}",
+        f"{file}: nice 3 {said}",
+        f"{file}: cpus has no effect, it stands below [rx]",
+    ]
+
+
 def test_notes_are_told_once() -> None:
     asked = Variables(lambda _path: None)
     assert asked.value("ours", "mode", "on") == "on" and len(asked.notes()) == 1
@@ -94,6 +107,7 @@ def test_notes_are_told_once() -> None:
         ("../x", "", Kind.OPTION, "../x is no name of a profile"),
         ("ours", "[broken\n=\n", Kind.FORMAT, "/etc/tuned/ours-variables.conf"),
         ("ours", "bare\n  5\n", Kind.FORMAT, "/etc/tuned/ours-variables.conf"),
+        ("ours", "mode=on\n=5\n", Kind.FORMAT, "-variables.conf: line 2 is no NAME=VALUE: '=5"),
     ],
 )
 def test_what_cannot_be_read(name: str, text: str, kind: Kind, words: str) -> None:

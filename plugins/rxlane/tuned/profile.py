@@ -248,9 +248,9 @@ def _unit(
         if word in given:
             problem = f"[{name}] has {word}, which only TuneD on the host itself can answer"
             raise _wrong(profile, problem)
-    found = {
-        key: unquote((once if key in OF_TUNED else expanded)(value)) for key, value in given.items()
-    }
+    found = {key: (once if key in OF_TUNED else expanded)(value) for key, value in given.items()}
+    # TuneD takes the quotes for a part of the devices' names.
+    found = {key: value if key == "devices" else unquote(value) for key, value in found.items()}
     for key, value in found.items():
         _check_expanded(profile, f"[{name}] {key}", value)
     try:

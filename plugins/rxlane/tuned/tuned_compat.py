@@ -18,7 +18,7 @@ from rxlane.applying.rollback import rollback
 from rxlane.applying.stages import asked, reads
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError, with_notes
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -64,6 +64,14 @@ def is_hardware(device_path: str) -> bool:
     return re.search(r"/(?:virtual|netdevsim\d*)/", device_path) is None
 
 
+def function_arguments(constructor: Callable[..., object], name: str) -> tuple[str, ...]:
+    """Return what comes before the numbers of arguments in the constructor of a TuneD function.
+
+    The name, up to 2.27; 2.28 asks the function's class for it.
+    """
+    return (name,) if "name" in inspect.signature(constructor).parameters else ()
+
+
 def index_of(name: str) -> int | None:
     return Sysfs().number(f"sys/class/net/{name}/ifindex")
 
@@ -87,12 +95,16 @@ ITEMS = {
 class Report:
     """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error.
 
-    again: the same may succeed a moment later.
+    again: the same may succeed a moment later. passing: so it may where the kernel refused what was
+    so when it was planned, such as a NAPI of a link that went down and up meanwhile. waiting:
+    originals are still to come back, of links that are down for example.
     """
 
     ok: bool
     lines: tuple[tuple[str, str], ...] = ()
     again: bool = False
+    passing: bool = False
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +123,9 @@ def _given(row: Row) -> Given:
 
 
 def _failure(error: Exception) -> Report:
-    again = isinstance(error, RxlaneError) and error.kind.retry
-    return Report(False, tuple(("error", text) for text in with_notes(error)), again)
+    kind = error.kind if isinstance(error, RxlaneError) else Kind.KERNEL
+    lines = tuple(("error", text) for text in with_notes(error))
+    return Report(False, lines, kind.retry, kind is Kind.KERNEL)
 
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -148,7 +161,7 @@ class Adapter:
             done = self._write(self.policy(rows), None)
         except (RxlaneError, OSError) as error:
             failed = _failure(error)
-            return failed if stands else self._released(failed)
+            return failed if stands or failed.passing else self._released(failed)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
         return Report(True, (*lines, ("info", str(done))))
@@ -252,4 +265,5 @@ class Adapter:
         if devices is None:
             kept = (f"{name} is not here, its originals are kept" for _, name in done.away)
             lines += [("info", line) for line in kept]
-        return Report(not done.pending, (*lines, ("info", str(done))))
+        waiting = bool(done.pending)
+        return Report(not waiting, (*lines, ("info", str(done))), waiting=waiting)

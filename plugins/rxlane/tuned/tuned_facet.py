@@ -15,13 +15,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from rxlane import policy
-from rxlane.converge import Log
+from rxlane.converge import RETRIES, Log
 from rxlane.tuned import tuned_compat
 from rxlane.tuned.profile import exact_names
 from rxlane.tuned.profilefile import profile_file
 from rxlane.tuned.tuned_compat import Adapter, Report, Row
 from rxlane.tuned.tuned_keep import Keeper, without
 from rxlane.tuned.variables import Variables, settled
+
+GIVEN_UP = Report(
+    False,
+    (("warning", "the layout was rolled back: nothing is laid out until a profile is applied"),),
+)
 
 
 class Joint:
@@ -41,6 +46,7 @@ class Joint:
         self._applied: tuple[Row, ...] | None = None  # the rows of the last apply, good or not
         self._standing: tuple[Row, ...] = ()  # the rows of the last good one, as far as they stand
         self._owed = False  # an earlier profile's originals are still to come back
+        self._failures = 0  # of writes beside what stands, since TuneD asked for one
 
     def register(self, kind: str, rows: Callable[[], tuple[Row, ...]], log: Log) -> None:
         """Let a facet take part; a plugin that TuneD made anew takes its predecessor's place."""
@@ -56,13 +62,19 @@ class Joint:
         """Write the plan of all facets; None when that is done already."""
         with self._lock:
             self._live.add((kind, name))
+            self._failures = 0
             return None if self._rows() == self._applied else self._done(self._write)
+
+    def add(self, kind: str, name: str) -> Report | None:
+        """Write the plan with one more device; what was rolled back comes back with none."""
+        with self._lock:
+            return GIVEN_UP if self._keeper.given_up else self.apply(kind, name)
 
     def _write(self) -> Report:
         rows = self._rows()
         report = self._adapter.apply(rows, stands=bool(self._standing))
         # Who else held the lock may be gone when the next instance is applied.
-        self._applied = None if report.again else rows
+        self._applied = None if report.again or report.passing else rows
         if report.ok:
             self._owed = False
             self._standing = rows
@@ -71,6 +83,12 @@ class Joint:
         if self._standing and not report.again:
             # One more device that cannot be laid out takes nothing from the others.
             self._keeper.hold(self._standing)
+            if report.passing and self._failures < len(RETRIES):
+                self._keeper.soon(RETRIES[self._failures], self._write)
+                self._failures += 1
+            return report
+        if report.passing:
+            self._keeper.hold(rows)  # whose looks are such tries, also when a link comes up
             return report
         self._keeper.pause()
         if self._owed and not report.again:
@@ -83,9 +101,11 @@ class Joint:
         return report
 
     def _done(self, attempt: Callable[[], Report]) -> Report:
-        """Do something, and again later where another rxlane is in the way: TuneD does not."""
+        """Do something, and the rest later where another rxlane or a link that is down is in the
+        way: TuneD does not.
+        """
         report = attempt()
-        if report.again:
+        if report.again or report.waiting:
             self._keeper.retry(attempt)
         return report
 
@@ -103,16 +123,15 @@ class Joint:
             self.forget(kind, name)
             self._applied = None
             if not self._live:
-                self._standing = ()
-                self._keeper.end()
                 return self._done(self._off)
             rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
             self._standing = tuple(rest)
             others = any(live == kind for live, _ in self._live)
+            given_up = self._keeper.given_up
             self._keeper.pause()
             report = self._adapter.rollback(devices if others else None, kind)
             # After the rollback, which is no other's for them.
-            self._keeper.hold_later(self._standing)
+            self._keeper.hold_later(() if given_up else self._standing)
             return report
 
     def remove(self, kind: str, device: str) -> Report:
@@ -125,8 +144,14 @@ class Joint:
             return report
 
     def forget(self, kind: str, name: str) -> None:
+        """An instance ends. Where TuneD leaves all values as they are nobody may go on writing."""
         with self._lock:
-            self._live.discard((kind, name))
+            if (kind, name) not in self._live:
+                return
+            self._live.remove((kind, name))
+            if not self._live:
+                self._applied, self._standing = None, ()
+                self._keeper.end()
 
 
 # What the profile that TuneD loads asks of its variables file, see function_rxlane_variable.py.
@@ -293,9 +318,12 @@ class Facet:
         return report.ok
 
     def _instance_apply_static(self, instance: Any) -> None:
+        self._do(instance, self._joint.apply)
+
+    def _do(self, instance: Any, what: Callable[[str, str], Report | None]) -> None:
         for note in VARIABLES.notes():
             self._say("warning", note)
-        report = self._joint.apply(self.KIND, instance.name)
+        report = what(self.KIND, instance.name)
         if report is not None:
             self._log(instance, report)
 
@@ -310,8 +338,10 @@ class Facet:
     def _added_device_apply_tuning(self, instance: Any, device_name: str) -> None:
         for absent in self._absent.values():
             absent.discard(device_name)
+        # TuneD, which passes by one that never had a device or lost its last, would not compare.
+        instance.active = True
         instance.assigned_devices.add(device_name)
-        self._instance_apply_static(instance)
+        self._do(instance, self._joint.add)
         instance.assigned_devices.discard(device_name)
 
     def _removed_device_unapply_tuning(self, instance: Any, device_name: str) -> None:

@@ -72,12 +72,14 @@ class Keeper:
         self._later: threading.Timer | None = None
         self._delay = AGAIN
         self._said = ""
+        self.given_up = False  # somebody rolled back what was kept
 
     def hold(self, rows: Iterable[Row], kept: Kept | None = None) -> None:
         """Keep these rows from now on; the thread starts with the first. kept: what is known of
         them from before.
         """
         self.pause()
+        self.given_up = False
         self._rows, self._delay, self._said = tuple(rows), AGAIN, ""
         self._kept = kept
         self._go_on()
@@ -103,19 +105,27 @@ class Keeper:
             self._delay = min(2 * self._delay, AGAIN_MOST)
 
     def retry(self, attempt: Callable[[], Report]) -> None:
-        """Do later what another rxlane is in the way of, unless TuneD wants something else then."""
+        """Do later what something is in the way of, unless TuneD wants something else then."""
         self.log("info", "it is tried again until it can be done")
         self._delay = AGAIN
         self._wait(self._delay, lambda: self._tried(attempt))
 
+    def soon(self, seconds: float, attempt: Callable[[], Report]) -> None:
+        """Do again, beside what is kept, what failed in passing; keeping it comes before that."""
+        if self._later is None:
+            self._wait(seconds, lambda: self._tell(attempt()))
+
+    def _tell(self, report: Report) -> None:
+        for line in report.lines:
+            self.log(*line)
+
     def _tried(self, attempt: Callable[[], Report]) -> None:
         report = attempt()
-        if report.again:
+        if report.again or report.waiting:
             self._delay = min(2 * self._delay, AGAIN_MOST)
             self._wait(self._delay, lambda: self._tried(attempt))
             return
-        for line in report.lines:
-            self.log(*line)
+        self._tell(report)
 
     def pause(self) -> None:
         """Keep nothing until the next hold()."""
@@ -182,6 +192,7 @@ class Keeper:
 
     def end(self) -> None:
         self.pause()
+        self.given_up = False
         if self._sources is not None:
             self._sources = None
             wake_up(self._stop)
@@ -240,6 +251,7 @@ class Keeper:
             self._sources = None
             if failure is None:
                 self.pause()
+                self.given_up = True
                 return
             if time.monotonic() - self._begun > AGAIN_MOST:
                 self._delay, self._said = AGAIN, ""

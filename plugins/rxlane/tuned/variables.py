@@ -55,9 +55,18 @@ def parsed(text: str, where: str, bare: bool = False) -> configparser.ConfigPars
         parser.read_string(text, where)
     except (configparser.Error, AttributeError) as error:
         # The latter up to Python 3.12, for a bare name with an indented line below it.
-        problem = str(error).splitlines()[0]
+        problem = _wrong_line(error, 1 if bare else 0) or str(error).splitlines()[0]
         raise RxlaneError(Kind.FORMAT, f"{where}: {printable(problem, 120)}") from None
     return parser
+
+
+def _wrong_line(error: Exception, added: int) -> str | None:
+    """Say which line cannot be parsed. added: lines that are before the file's own."""
+    wrong = getattr(error, "errors", ())
+    if not wrong:
+        return None
+    number, line = wrong[0]
+    return f"line {number - added} is no NAME=VALUE: {line}"
 
 
 def rows(parser: configparser.ConfigParser, section: str) -> dict[str, str]:
@@ -66,7 +75,22 @@ def rows(parser: configparser.ConfigParser, section: str) -> dict[str, str]:
 
 def file_rows(text: str, where: str) -> dict[str, str]:
     """Return what a variables file sets, as it is written."""
-    return rows(parsed(f"[variables]\n{text}", where, bare=True), "variables")
+    return rows(_parsed_file(text, where), "variables")
+
+
+def _parsed_file(text: str, where: str) -> configparser.ConfigParser:
+    return parsed(f"[variables]\n{text}", where, bare=True)
+
+
+def _idle(parser: configparser.ConfigParser) -> Iterator[str]:
+    """Yield why what stands in a variables file sets nothing, for each name of which that is so."""
+    for name, value in parser.items("variables", raw=True):
+        if value is None:
+            yield f"{printable(name)} has no effect, it has no value: write NAME=VALUE"
+    for section in parser.sections():
+        names = [] if section == "variables" else parser.options(section)
+        for name in names:
+            yield f"{printable(name)} has no effect, it stands below [{printable(section)}]"
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -96,6 +120,7 @@ class Variables:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._asked: dict[str, Mapping[str, str] | None] = {}  # what the profile's file has
+        self._idle: list[str] = []  # what stands in a file and sets nothing
         self._failed: set[str] = set()
 
     def value(self, profile: str, name: str, default: str) -> str:
@@ -105,7 +130,10 @@ class Variables:
         """
         path = path_of(profile)
         text = self._read(path)
-        found = None if text is None else file_rows(text, path)
+        parser = None if text is None else _parsed_file(text, path)
+        found = None if parser is None else rows(parser, "variables")
+        if parser is not None and profile not in self._asked:
+            self._idle += [f"{path}: {why}" for why in _idle(parser)]
         self._asked[profile] = found
         values: dict[str, str] = {}
         add(found or {}, values)
@@ -130,9 +158,11 @@ class Variables:
         return [path_of(profile) for profile, found in self._asked.items() if found is not None]
 
     def notes(self) -> list[str]:
-        """Tell of files that are not there and of names in them that nothing reads, and forget."""
+        """Tell of files that are not there and of what in them has no effect, and forget."""
         asked, self._asked, self._failed = self._asked, {}, set()
-        return [note for profile, found in asked.items() for note in self._note(profile, found)]
+        idle, self._idle = self._idle, []
+        read = [note for profile, found in asked.items() for note in self._note(profile, found)]
+        return [*read, *idle]
 
     def _note(self, profile: str, found: Mapping[str, str] | None) -> list[str]:
         path = path_of(profile)
