@@ -31,6 +31,9 @@ PEACE = 60.0  # seconds between two rewrites of what another program changes
 RESETS = 6  # rewrites in that time of what resets cost; more are no accident
 # Seconds after a failure; then only announcements count, but for what another is in the way of.
 RETRIES = (0.3, 1.0, 3.0, 10.0, 60.0)
+# Seconds after a look that reset a link in vain, until the next one may: what is written and undone
+# is announced as well, and would be a reset a minute for ever.
+IN_VAIN = (1.0, 10.0, 60.0, 600.0, 3600.0)
 LATE = 5.0  # seconds from a tap's carrier to its guest's threads, whose start nothing announces
 LEAVING = 2  # tries that may miss a device
 SHOWN = 3  # settings named in a log line
@@ -106,6 +109,9 @@ class Converger:
         self._hindered = 0
         # After a look that wrote in vain: not before this time, whatever is announced.
         self._earliest = 0.0
+        # How many looks in a row wrote channels or rings in vain, and until when none does.
+        self._vain = 0
+        self._no_reset = 0.0
         # Until when looks were put off last, how often in a row, and why.
         self._blocked = 0.0
         self._put_offs = 0
@@ -209,6 +215,8 @@ class Converger:
         later: list[Change] = []
         for change in plan.changes:
             seconds = self._limiter.due(change, self._was_reset(change.target))
+            if change.target.item in RESET_ITEMS:
+                seconds = max(seconds, self._no_reset - self._clock())
             if seconds > 0:
                 self._held[change.target] = seconds
             if seconds > 0 or change.target in self._unmovable:
@@ -232,6 +240,7 @@ class Converger:
         if said != self._said and not leaving:
             self._log("error", f"{self._causes()}: {said}")
             self._said = said
+        self._count_reset(kind)
         last = len(RETRIES) - 1
         wait = RETRIES[min(self._hindered if kind.retry else self._failures, last)]
         if self._changes and not kind.refused:
@@ -244,20 +253,35 @@ class Converger:
         elif self._held:  # what was in the way of a refusal may go with what is written then
             self._due = self._clock() + min(self._held.values())
 
+    def _count_reset(self, kind: Kind) -> None:
+        """Note a failed look that may have reset a link."""
+        if not kind.refused and any(t.item in RESET_ITEMS for t in self._changes):
+            self._no_reset = self._clock() + IN_VAIN[min(self._vain, len(IN_VAIN) - 1)]
+            self._vain += 1
+
+    def _left(self) -> str:
+        """Say what is left for how long."""
+        wait = min(self._held.values())
+        names = _some([str(target) for target in sorted(self._held)])
+        vain = self._vain and all(target.item in RESET_ITEMS for target in self._held)
+        why = "set in vain" if vain else "changed again by another program"
+        return f"{why}, left for {wait:.0f} s: {names}"
+
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable
         self.folders = done.folders
         changes = [c for t, c in self._changes.items() if t in done.wrote]
+        if not any(target.item in RESET_ITEMS for target in self._held):
+            self._vain = 0
         self._limiter.note(changes, self._was_reset)
         lines = []
         if changes:
             lines.append(f"put right after {self._causes()}: {_shown(changes)}")
         if self._held:
-            wait = min(self._held.values())
-            self._due = self._clock() + wait
+            self._due = self._clock() + min(self._held.values())
             names = _some([str(target) for target in sorted(self._held)])
             if changes or names != self._said:
-                lines.append(f"changed again by another program, left for {wait:.0f} s: {names}")
+                lines.append(self._left())
             self._said = names
         else:
             self._said = ""
