@@ -11,15 +11,17 @@ import pytest
 
 from rxlane import converge
 from rxlane.apply import Applied
+from rxlane.applying.rollback import rollback
 from rxlane.converge import PEACE, RESETS, RETRIES, SETTLE, SETTLE_MOST, Choose, Converger
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import BUSY_READ
 from rxlane.journal import Store
 from rxlane.keeping.events import APPLIED, Event
 from rxlane.model import Thread
 from rxlane.plan import Change, Plan, Target
 from rxlane.policy import Given, parse
 from unit import keeping, simhost
-from unit.asking import policy
+from unit.asking import asked, policy
 from unit.keeping import CHANNELS, FEATURES, UP, Bench, Clock
 from unit.simhost import SimHost
 
@@ -43,6 +45,18 @@ def test_what_a_reset_lost_is_put_right_at_once(bench: Bench) -> None:
     ((level, text),) = bench.log
     assert level == "info" and text.startswith("put right after eth0 went up: 12 settings (eth0/rx")
     assert "eth0/rx1/threaded off -> on" in text and "\n" not in text
+
+
+def test_a_sysctl_that_was_as_wanted_keeps_its_original(tmp_path: Path) -> None:
+    """TuneD's own plugin writes it after ours, and takes that back before ours takes back."""
+    host = SimHost(simhost.whole(simhost.snapshot()))
+    wanted = asked("eth0", threaded="on", busy_read=0)
+    bench = Bench(host, Store(tmp_path / "state"), wanted)
+    host.write_sysctl(BUSY_READ, 50)
+    bench.happens(Event("net.core.busy_read written", None, None, reset=False))
+    assert host.sysctls[BUSY_READ] == 0
+    rollback(host, bench.store)
+    assert host.sysctls[BUSY_READ] == 0 and bench.store.load() is None
 
 
 def _but_pids(settings: dict[str, object]) -> dict[str, object]:
