@@ -25,6 +25,7 @@ from rxlane.deciding import (
     modes,
     neighbours,
     niceness,
+    onlinelists,
     placement,
     separation,
     steering,
@@ -103,6 +104,8 @@ def _decide(
     every = (*(link for link in future.links if link.physical), *(link for _, link in placed))
     begin = partial(_placer, starts(every), met, _staying(draft), snapshot.vcpus)
     placer = _stand(draft, begin, policy, others) or begin(future.topology)
+    policy, left_out = onlinelists.reduced(policy, future.topology)
+    draft.warnings += left_out
     _lay_out(draft, placer, policy, others)
     return draft.plan()
 
