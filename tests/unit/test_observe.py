@@ -274,6 +274,32 @@ def test_link_files_that_place_interrupts(tmp_path: Path) -> None:
         assert not udevdb.moves_interrupts(files, [3])
 
 
+@pytest.mark.parametrize(("texts", "moves"), [
+    (("IRQAffinity=0-3\n",), True),
+    (("IRQAffinity=0-3\nIRQAffinity=\n",), False),
+    (("IRQAffinity=0-3\n", "IRQAffinity=\n"), False),
+    (("IRQAffinity=\n", "IRQAffinity = 0-3\n"), True),
+    (("IRQAffinity=0-3\n", "IRQAffinity=\n", "IRQAffinity=1\n"), True),
+    (("IRQAffinity=0-3\n", "IRQAffinityPolicy=\n"), True),
+    (("IRQAffinity=0-3\n", "  ;IRQAffinity=\n"), True),
+    (("IRQAffinity=\\\n # a comment between\n  0-3\n",), True),
+    (("Description=a \\\nIRQAffinity=0-3\n",), False),
+    (("Description=a\\\\\nIRQAffinity=0-3\n",), True),
+    (("[Match]\nIRQAffinity=0-3\n",), False),
+])  # fmt: skip
+def test_what_is_said_last_of_interrupts_counts(
+    tmp_path: Path, texts: tuple[str, ...], moves: bool
+) -> None:
+    """The file, then its drop-ins in their order, as systemd reads them."""
+    base = "usr/lib/systemd/network/99.link"
+    paths = [base, *(f"etc/systemd/network/99.link.d/{n}.conf" for n in range(len(texts) - 1))]
+    tree(tmp_path, {path: f"[Link]\n{text}" for path, text in zip(paths, texts, strict=True)})
+    dropins = ":".join(f"/{path}" for path in paths[1:])
+    rows = f"E:{udevdb.FILE}=/{base}\nE:{udevdb.DROPINS}={dropins}\n"
+    tree(tmp_path, {f"{udevdb.DATABASE}/{udevdb.entry(2)}": rows})
+    assert udevdb.moves_interrupts(Sysfs(tmp_path), [2]) is moves
+
+
 def test_time_for_other_tasks(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     assert hostfiles.unreserved(sysfs, (0, 1)) == ()

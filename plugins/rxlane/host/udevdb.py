@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from rxlane.host import linktext
+from rxlane.host.linktext import LINK, Assignment
 from rxlane.sysfs import Sysfs
 
 DATABASE = "run/udev/data"
 BY_RULE = "a udev rule"
-_AFFINITY = re.compile(r"^\s*IRQAffinity\w*\s*=\s*\S", re.M)
+_AFFINITY = "IRQAffinity"  # what such keys begin with
 # Set by udev's net_setup_link; the drop-ins separated by colons, later ones win.
 FILE, DROPINS = "ID_NET_LINK_FILE", "ID_NET_LINK_FILE_DROPINS"
 
@@ -38,9 +39,16 @@ def indexes(files: Sysfs) -> list[int]:
 
 
 def link_files(known: Mapping[str, str]) -> list[str]:
-    """Return the interface's .link file and its drop-ins, those first that win."""
+    """Return the interface's .link file and its drop-ins, in the order in which they are read."""
     dropins = [path for path in known.get(DROPINS, "").split(":") if path]
-    return [*reversed(dropins), *([known[FILE]] if FILE in known else [])]
+    return [*([known[FILE]] if FILE in known else []), *dropins]
+
+
+def _said(files: Sysfs, paths: Iterable[str]) -> Iterator[tuple[str, Assignment]]:
+    """Yield what the files of an interface say, each with the file; what comes later wins."""
+    for path in paths:
+        for found in linktext.assignments(files.read(path.lstrip("/")) or ""):
+            yield path, found
 
 
 def shares(files: Sysfs, ifindex: int) -> bool:
@@ -52,14 +60,21 @@ def shares(files: Sysfs, ifindex: int) -> bool:
 
 def moves_interrupts(files: Sysfs, ifindexes: Iterable[int]) -> bool:
     """True where a .link file of one of the interfaces says on which CPUs its interrupts are."""
-    used = {path for n in ifindexes for path in link_files(properties(files, n) or {})}
-    texts = (files.read(path.lstrip("/")) or "" for path in sorted(used))
-    return any(_AFFINITY.search(text) for text in texts)
+    # A hundred interfaces may share one file: it is read once.
+    used = {tuple(link_files(properties(files, n) or {})) for n in ifindexes}
+    return any(_places(files, paths) for paths in sorted(used))
+
+
+def _places(files: Sysfs, paths: Iterable[str]) -> bool:
+    """True unless what is said last of each key takes back what was said before."""
+    said = (found for _, found in _said(files, paths) if found.section == LINK)
+    last = {found.key: found.value for found in said if found.key.startswith(_AFFINITY)}
+    return any(last.values())
 
 
 def origin(files: Sysfs, known: Mapping[str, str], name: str) -> str:
     """Return the path of the .link file or drop-in that has a property, BY_RULE when none does."""
-    for path in link_files(known):
+    for path in reversed(link_files(known)):
         if f"{name}=" in (files.read(path.lstrip("/")) or ""):
             return path
     return BY_RULE
