@@ -48,7 +48,8 @@ class Bench:
         rows = [f"E:{name}={value}\n" for name, value in {**found, udevdb.FILE: FILE}.items()]
         path = self.root / udevdb.DATABASE / udevdb.entry(INDEXES[device])
         path.write_text("".join(rows))
-        (self.root / FILE[1:]).write_text("[Link]\n" + "".join(f"Property={n}=\n" for n in found))
+        given = "".join(f'Property="{name}={value}"\n' for name, value in found.items())
+        (self.root / FILE[1:]).write_text(f"[Link]\n{given}")
 
     def start_service(self, device: str, **found: str) -> None:
         self.claim(device, **found)

@@ -124,7 +124,7 @@ def test_the_database_and_its_files(tmp_path: Path) -> None:
     link, drop = "etc/systemd/network/10-a.link", "etc/systemd/network/10-a.link.d/b.conf"
     (tmp_path / link).parent.mkdir(parents=True)
     (tmp_path / drop).parent.mkdir()
-    (tmp_path / link).write_text("[Link]\nProperty=NAPI_THREADED=on NAPI_RPS=off\n")
+    (tmp_path / link).write_text("[Link]\nProperty=NAPI_THREADED=on@0,busy-poll@1- NAPI_RPS=off\n")
     (tmp_path / drop).write_text("[Link]\nProperty=NAPI_RPS=auto\n")
     (database / "n3").write_text(
         "I:123\nE:NAPI_THREADED=on@0,busy-poll@1-\nE:NAPI_RPS=auto\nE:NAPI_XPS=a=b\n"
@@ -141,6 +141,51 @@ def test_the_database_and_its_files(tmp_path: Path) -> None:
         "NAPI_RPS": f"/{drop}",
         "NAPI_XPS": udevdb.BY_RULE,
     }
+
+
+@pytest.mark.parametrize(("text", "value", "own"), [
+    ("Property=NAPI_RPS=auto", "auto", True),
+    ("Property = NAPI_XPS=off NAPI_RPS=auto", "auto", True),
+    ("Property=NAPI_XPS=off \\\n# between\n  NAPI_RPS=auto", "auto", True),
+    ("# Property=NAPI_RPS=auto", "auto", False),
+    (" ;Property=NAPI_RPS=auto", "auto", False),
+    ("Description=NAPI_RPS=auto", "auto", False),
+    ("[Match]\nProperty=NAPI_RPS=auto", "auto", False),
+    ("Property=NAPI_RPS=off", "auto", False),
+    ("Property=NAPI_RPS=automatic", "auto", False),
+    ("Property=MY_NAPI_RPS=auto", "auto", False),
+    ("Property=NAPI_RPS=auto\nProperty=", "auto", False),
+    ("Property=\nProperty=NAPI_RPS=auto", "auto", True),
+    ('Property="NAPI_RPS=1, 2"', "1, 2", True),
+    ("Property='NAPI_RPS=1, 2'", "1, 2", True),
+    ('Property=NAPI_RPS="1, 2" NAPI_XPS=off', "1, 2", True),
+    ("Property=NAPI_RPS=1, 2", "1, 2", False),
+    (r"""Property='NAPI_RPS=it\'s' NAPI_XPS="\"" """, "it's", True),
+    ("Property=NAPI_RPS=auto 'NAPI_XPS=off", "auto", True),
+    ("Property='NAPI_RPS=auto", "auto", False),
+])  # fmt: skip
+def test_a_file_has_what_it_says(tmp_path: Path, text: str, value: str, own: bool) -> None:
+    """Anything else is of a rule: blaming a file for a comment leads nowhere."""
+    path = "etc/systemd/network/10-a.link"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(f"[Link]\n{text}\n")
+    known = {"NAPI_RPS": value, udevdb.FILE: f"/{path}"}
+    wanted = f"/{path}" if own else udevdb.BY_RULE
+    assert udevdb.origin(Sysfs(tmp_path), known, "NAPI_RPS") == wanted
+
+
+def test_the_last_file_of_those_that_say_the_same(tmp_path: Path) -> None:
+    names = ("a.link", "a.link.d/1.conf", "a.link.d/2.conf", "a.link.d/3.conf")
+    (tmp_path / "a.link.d").mkdir()
+    for name, value in zip(names, ("on", "on", "off", ""), strict=True):
+        text = f"Property=NAPI_THREADED={value}\n" if value else "MTUBytes=9000\n"
+        (tmp_path / name).write_text(f"[Link]\n{text}")
+    dropins = ":".join(f"/{name}" for name in names[1:])
+    known = {udevdb.FILE: f"/{names[0]}", udevdb.DROPINS: dropins, "NAPI_THREADED": "on"}
+    files = Sysfs(tmp_path)
+    assert udevdb.origin(files, known, "NAPI_THREADED") == f"/{names[1]}"
+    (tmp_path / names[3]).write_text("[Link]\nProperty=\n")
+    assert udevdb.origin(files, known, "NAPI_THREADED") == udevdb.BY_RULE
 
 
 def test_a_refusal_is_traced_to_its_property() -> None:

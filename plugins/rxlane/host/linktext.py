@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 LINK = "Link"
@@ -47,3 +49,15 @@ def assignments(text: str) -> Iterator[Assignment]:
             section = line[1:-1]
         elif equals and not line.startswith(_COMMENTS):
             yield Assignment(section, key.rstrip(_BLANKS), value.lstrip(_BLANKS))
+
+
+def words(value: str) -> list[str]:
+    """Return the words of a value without their quotes, up to a quote that nothing closes."""
+    lexer = shlex.shlex(value, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    lexer.escapedquotes = "\"'"  # within both, other than in a shell
+    found: list[str] = []
+    with suppress(ValueError):
+        found.extend(lexer)
+    return found

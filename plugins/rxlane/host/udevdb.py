@@ -73,8 +73,17 @@ def _places(files: Sysfs, paths: Iterable[str]) -> bool:
 
 
 def origin(files: Sysfs, known: Mapping[str, str], name: str) -> str:
-    """Return the path of the .link file or drop-in that has a property, BY_RULE when none does."""
-    for path in reversed(link_files(known)):
-        if f"{name}=" in (files.read(path.lstrip("/")) or ""):
-            return path
-    return BY_RULE
+    """Return the path of the .link file or drop-in that a property is from, BY_RULE when of none.
+
+    It is from the last that gives it the value that udev has.
+    """
+    pair = f"{name}={known.get(name, '')}"
+    place = BY_RULE
+    for path, found in _said(files, link_files(known)):
+        if (found.section, found.key) != (LINK, "Property"):
+            continue
+        if not found.value:
+            place = BY_RULE  # it takes back what was given before
+        elif pair in linktext.words(found.value):
+            place = path
+    return place
