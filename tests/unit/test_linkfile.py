@@ -158,24 +158,63 @@ def test_what_no_property_gives_is_said() -> None:
     assert found.missing == (f"thread-cpus: no property gives {shown}",)
 
 
-@pytest.mark.parametrize(("file", "others", "place", "copy"), [
-    ("/etc/systemd/network/10-a.link", False, "10-a.link.d", ""),
-    ("/etc/systemd/network/10-a.link", True, "00-eth0.link.d", "is a copy of /etc/"),
-    ("/usr/lib/systemd/network/99-default.link", True, "00-eth0.link.d", "is a copy of /usr/lib/"),
-    ("/usr/lib/systemd/network/99-default.link", False, "70-eth0.link.d", "is a copy of /usr/lib/"),
-    (None, False, "70-eth0.link.d", "has NamePolicy=keep in [Link]"),
-])  # fmt: skip
-def test_the_file_is_the_interface_s_alone(
-    tmp_path: Path, file: str | None, others: bool, place: str, copy: str
-) -> None:
-    """What udev's database says of both interfaces; nothing where no file matches."""
-    (tmp_path / udevdb.DATABASE).mkdir(parents=True)
+ETC, VENDOR = "/etc/systemd/network", "/usr/lib/systemd/network"
+ANY = "OriginalName=*"
+OWN = "PermanentMACAddress=52:54:00:12:34:56"
+
+
+def known_to_udev(root: Path, file: str | None, match: str, others: bool) -> Sysfs:
+    """What udev's database says of eth0 and eth1; nothing where no file matches."""
+    (root / udevdb.DATABASE).mkdir(parents=True)
     rows = {2: file, 3: file if others else "/etc/systemd/network/20-b.link"}
     for index, own in rows.items():
         text = "" if own is None else f"E:{udevdb.FILE}={own}\n"
-        (tmp_path / udevdb.DATABASE / udevdb.entry(index)).write_text(text)
-    shared = udevdb.shares(Sysfs(tmp_path), 2)
-    assert shared == (others and file is not None)
+        (root / udevdb.DATABASE / udevdb.entry(index)).write_text(text)
+    if file is not None:
+        (root / file[1:]).parent.mkdir(parents=True)
+        (root / file[1:]).write_text(f"[Match]\n{match}\n[Link]\nNamePolicy=keep\n")
+    return Sysfs(root)
+
+
+@pytest.mark.parametrize(("file", "match", "others", "place", "copy"), [
+    (f"{ETC}/10-a.link", OWN, False, "10-a.link.d", ""),
+    (f"{ETC}/10-a.link", "Driver=ixgbe", False, "10-a.link.d", ""),
+    (f"{ETC}/10-a.link", "Driver=ixgbe", True, "00-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/80-a.link", "Driver=ixgbe", True, "70-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/99-default.link", ANY, False, "70-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/00-all.link", ANY, True, "0-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/00-zoo.link", ANY, True, "00-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/0-all.link", ANY, True, "+-eth0.link.d", "is a copy of /etc/"),
+    (f"{ETC}/70-eth0.link", "OriginalName=eth*", True, "00-eth0.link.d", "is a copy of /etc/"),
+    (f"{VENDOR}/10-vendor.link", OWN, False, "10-vendor.link.d", ""),
+    (f"{VENDOR}/10-vendor.link", "Driver=ixgbe", True, "00-eth0.link.d", "is a copy of /usr/lib/"),
+    (f"{VENDOR}/99-default.link", ANY, True, "70-eth0.link.d", "is a copy of /usr/lib/"),
+    (f"{VENDOR}/99-default.link", ANY, False, "70-eth0.link.d", "is a copy of /usr/lib/"),
+    (None, "", False, "70-eth0.link.d", "has NamePolicy=keep in [Link]"),
+])  # fmt: skip
+def test_the_file_is_the_interface_s_alone(
+    tmp_path: Path, file: str | None, match: str, others: bool, place: str, copy: str
+) -> None:
+    shared = udevdb.shares(known_to_udev(tmp_path, file, match, others), 2)
+    assert shared == (file is not None and (others or match == ANY))
     text = linkfile.render(linkfile.Found(), "eth0", file, shared)
     assert f"# /etc/systemd/network/{place}/50-rxlane.conf\n" in text and copy in text
     assert ("means eth0 alone" in text) == bool(copy)
+    name = (file or "").rpartition("/")[2]
+    assert not copy or not name or place.removesuffix(".d") < name, "the first by name wins"
+
+
+@pytest.mark.parametrize(("match", "means"), [
+    (ANY, True),
+    ("OriginalName=eth* *", True),
+    ("OriginalName=*\nKernelVersion=>=6.1\nHost=this", True),
+    ("Virtualization=kvm", True),
+    ("OriginalName=*\nDriver=", True),
+    ("OriginalName=*\nDriver=ixgbe", False),
+    ("OriginalName=eth0", False),
+    ("# OriginalName=*\nOriginalName=eth0", False),
+    ("", False),
+])  # fmt: skip
+def test_a_file_for_any_interface(tmp_path: Path, match: str, means: bool) -> None:
+    """Such a file is not one interface's, even while there is no other."""
+    assert udevdb.shares(known_to_udev(tmp_path, f"{ETC}/a.link", match, False), 2) is means

@@ -11,6 +11,17 @@ from rxlane.sysfs import Sysfs
 
 DATABASE = "run/udev/data"
 BY_RULE = "a udev rule"
+# Keys of [Match]: whether the file counts at all on this host.
+_OF_HOST = {
+    "Host",
+    "Virtualization",
+    "KernelCommandLine",
+    "KernelVersion",
+    "Version",
+    "Credential",
+    "Architecture",
+    "Firmware",
+}
 _AFFINITY = "IRQAffinity"  # what such keys begin with
 # Set by udev's net_setup_link; the drop-ins separated by colons, later ones win.
 FILE, DROPINS = "ID_NET_LINK_FILE", "ID_NET_LINK_FILE_DROPINS"
@@ -52,10 +63,19 @@ def _said(files: Sysfs, paths: Iterable[str]) -> Iterator[tuple[str, Assignment]
 
 
 def shares(files: Sysfs, ifindex: int) -> bool:
-    """True where the interface's .link file is another one's, too."""
-    file = (properties(files, ifindex) or {}).get(FILE)
+    """True where the interface's .link file is another one's, too, or would be any new one's."""
+    known = properties(files, ifindex) or {}
+    file = known.get(FILE)
     others = (properties(files, n) or {} for n in indexes(files) if n != ifindex)
-    return file is not None and any(known.get(FILE) == file for known in others)
+    used = file is not None and any(other.get(FILE) == file for other in others)
+    return used or _means_any(files, link_files(known))
+
+
+def _means_any(files: Sysfs, paths: Iterable[str]) -> bool:
+    """True where [Match] tells no interface from another, as that of 99-default.link."""
+    match = [found for _, found in _said(files, paths) if found.section == "Match"]
+    wanted = (found.value for found in match if found.value and found.key not in _OF_HOST)
+    return bool(match) and all("*" in linktext.words(value) for value in wanted)
 
 
 def moves_interrupts(files: Sysfs, ifindexes: Iterable[int]) -> bool:

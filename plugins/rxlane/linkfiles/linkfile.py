@@ -50,6 +50,7 @@ from rxlane.settings import View
 from rxlane.showing import sanitize
 from rxlane.topology import AUTO, NUMA_LOCAL, PLACEMENTS
 
+NETWORK = "/etc/systemd/network"
 Options = Mapping[str, str]
 Values = Mapping[int, Value]  # by queue
 
@@ -260,21 +261,34 @@ def layout(snapshot: Snapshot, link: Link, entries: Iterable[Entry] = ()) -> Fou
 def render(found: Found, device: str, file: str | None, shared: bool = False) -> str:
     """Return a drop-in with the properties. file: the interface's .link file as udev has it.
 
-    One of the distribution is for other interfaces too: a drop-in of that would be as well. shared:
-    so it is with this file. Without any the name stays: a policy for it would rename the interface.
+    shared: it is for other interfaces too, as a drop-in of it would be.
     """
-    name = (file or "").rpartition("/")[2]
-    own = name and not shared and not (file or "").startswith(("/usr/", "/lib/"))
-    lines = [f"# Layout of {device}, to be put into"]
-    if own:
-        lines.append(f"# /etc/systemd/network/{name}.d/50-rxlane.conf")
-    else:
-        copy = f"is a copy of {file}" if file else "has NamePolicy=keep in [Link]"
-        first = f"{'00' if shared else '70'}-{device}.link"  # of those that match it is the one
-        lines.append(f"# /etc/systemd/network/{first}.d/50-rxlane.conf")
-        lines.append(f"# once {first} beside it {copy}")
-        lines.append(f"# with a [Match] that means {device} alone; see rxlane.link(7).")
-    lines.append("[Link]")
+    lines = [f"# Layout of {device}, to be put into", *_place(device, file, shared), "[Link]"]
     lines += [f"Property={key}={value}" for key, value in found.properties.items()]
     lines += [f"# {line}" for line in found.missing]
     return sanitize.lines("\n".join(lines)) + "\n"
+
+
+def _place(device: str, file: str | None, shared: bool) -> list[str]:
+    """Say where the drop-in is to be. In /etc it counts for a file of the distribution as well.
+
+    Without any file the name stays: a policy for it would rename the interface.
+    """
+    name = (file or "").rpartition("/")[2]
+    first = name if name and not shared else _before(device, name)
+    lines = [f"# {NETWORK}/{first}.d/50-rxlane.conf"]
+    if first == name:
+        return lines
+    copy = f"is a copy of {file}" if file else "has NamePolicy=keep in [Link]"
+    lines.append(f"# once {first} beside it {copy}")
+    lines.append(f"# with a [Match] that means {device} alone; see rxlane.link(7).")
+    return lines
+
+
+def _before(device: str, name: str) -> str:
+    """Return a name for a file that is to win over another: the first by name does, wherever it is.
+
+    The last one is before all that begin with a letter or a digit.
+    """
+    names = [f"{start}-{device}.link" for start in ("70", "00", "0", "+")]
+    return next((one for one in names if one < name or not name), names[-1])
