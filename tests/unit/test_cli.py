@@ -332,6 +332,11 @@ def test_a_trial_as_a_drop_in(
     status, out, err = run(capsys, "link", "eth0", *state(tmp_path))
     assert status == 1 and "10-a.link.d/50-rxlane.conf" in out
     assert "# defer-hard-irqs: no property gives queue 0: 9, queue 1: 0" in out
+    known["ID_NET_LINK_FILE_DROPINS"] = "/etc/systemd/network/10-a.link.d/mtu.conf"
+    monkeypatch.setattr("rxlane.host.udevdb.shares", lambda *_: True)
+    out = run(capsys, "link", "eth0", *state(tmp_path))[1]
+    copy = "# Copy these, too, to /etc/systemd/network/00-eth0.link.d/, without a [Match]:"
+    assert f"{copy}\n# {known['ID_NET_LINK_FILE_DROPINS']}\n" in out
 
 
 def test_no_drop_in_is_made_of_another_namespace(

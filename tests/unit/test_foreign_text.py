@@ -83,7 +83,7 @@ def test_no_control_characters_come_out(
 
 
 def test_names_in_a_drop_in() -> None:
-    said = linkfile.render(linkfile.Found(), ODD, f"/etc/systemd/network/{ODD}.link")
+    said = linkfile.render(linkfile.Found(), ODD, [f"/etc/systemd/network/{ODD}.link"])
     assert SHOWN in said and unshown(said) == []
 
 

@@ -197,7 +197,7 @@ def test_the_file_is_the_interface_s_alone(
 ) -> None:
     shared = udevdb.shares(known_to_udev(tmp_path, file, match, others), 2)
     assert shared == (file is not None and (others or match == ANY))
-    text = linkfile.render(linkfile.Found(), "eth0", file, shared)
+    text = linkfile.render(linkfile.Found(), "eth0", [file] if file else [], shared)
     assert f"# /etc/systemd/network/{place}/50-rxlane.conf\n" in text and copy in text
     assert ("means eth0 alone" in text) == bool(copy)
     name = (file or "").rpartition("/")[2]
@@ -218,3 +218,23 @@ def test_the_file_is_the_interface_s_alone(
 def test_a_file_for_any_interface(tmp_path: Path, match: str, means: bool) -> None:
     """Such a file is not one interface's, even while there is no other."""
     assert udevdb.shares(known_to_udev(tmp_path, f"{ETC}/a.link", match, False), 2) is means
+
+
+DROPINS = [f"{ETC}/99-default.link.d/10-mtu.conf", f"{VENDOR}/99-default.link.d/20-mac.conf"]
+
+
+def test_the_drop_ins_of_a_file_that_is_copied() -> None:
+    """Without them the interface loses its MTU or its name by the advice."""
+    files = [f"{VENDOR}/99-default.link", *DROPINS]
+    told = linkfile.render(linkfile.Found(), "eth0", files, shared=True).splitlines()
+    start = told.index(f"# Copy these, too, to {ETC}/70-eth0.link.d/, without a [Match]:")
+    assert told[start + 1 :] == [*(f"# {path}" for path in DROPINS), "[Link]"]
+
+
+def test_drop_ins_that_stay_where_they_are() -> None:
+    """No copy is made, or the only one is that which is replaced."""
+    file = f"{VENDOR}/99-default.link"
+    ours = f"{ETC}/99-default.link.d/{linkfile.DROPIN}"
+    assert "Copy" not in linkfile.render(linkfile.Found(), "eth0", [file, *DROPINS])
+    assert "Copy" not in linkfile.render(linkfile.Found(), "eth0", [file, ours], shared=True)
+    assert ours not in linkfile.render(linkfile.Found(), "eth0", [file, ours, *DROPINS], True)

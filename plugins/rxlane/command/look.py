@@ -237,9 +237,9 @@ def link(args: argparse.Namespace) -> int:
     entries = () if journal is None else journal.entries
     found = linkfile.layout(snapshot, device, entries)
     files, index = Sysfs(), device.ifindex
-    file = (udevdb.properties(files, index) or {}).get(udevdb.FILE)
+    present = udevdb.link_files(udevdb.properties(files, index) or {})
     shared = udevdb.shares(files, index)
-    sys.stdout.write(linkfile.render(found, device.name, file, shared))
+    sys.stdout.write(linkfile.render(found, device.name, present, shared))
     return 1 if found.missing else 0
 
 

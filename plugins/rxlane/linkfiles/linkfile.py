@@ -51,6 +51,7 @@ from rxlane.showing import sanitize
 from rxlane.topology import AUTO, NUMA_LOCAL, PLACEMENTS
 
 NETWORK = "/etc/systemd/network"
+DROPIN = "50-rxlane.conf"
 Options = Mapping[str, str]
 Values = Mapping[int, Value]  # by queue
 
@@ -258,30 +259,36 @@ def layout(snapshot: Snapshot, link: Link, entries: Iterable[Entry] = ()) -> Fou
     return best or Found()
 
 
-def render(found: Found, device: str, file: str | None, shared: bool = False) -> str:
-    """Return a drop-in with the properties. file: the interface's .link file as udev has it.
+def render(found: Found, device: str, files: Sequence[str] = (), shared: bool = False) -> str:
+    """Return a drop-in with the properties. files: the interface's .link file and its drop-ins.
 
-    shared: it is for other interfaces too, as a drop-in of it would be.
+    shared: they are for other interfaces too, as another drop-in would be.
     """
-    lines = [f"# Layout of {device}, to be put into", *_place(device, file, shared), "[Link]"]
+    lines = [f"# Layout of {device}, to be put into", *_place(device, files, shared), "[Link]"]
     lines += [f"Property={key}={value}" for key, value in found.properties.items()]
     lines += [f"# {line}" for line in found.missing]
     return sanitize.lines("\n".join(lines)) + "\n"
 
 
-def _place(device: str, file: str | None, shared: bool) -> list[str]:
+def _place(device: str, files: Sequence[str], shared: bool) -> list[str]:
     """Say where the drop-in is to be. In /etc it counts for a file of the distribution as well.
 
     Without any file the name stays: a policy for it would rename the interface.
     """
-    name = (file or "").rpartition("/")[2]
+    file = files[0] if files else ""
+    name = file.rpartition("/")[2]
     first = name if name and not shared else _before(device, name)
-    lines = [f"# {NETWORK}/{first}.d/50-rxlane.conf"]
+    lines = [f"# {NETWORK}/{first}.d/{DROPIN}"]
     if first == name:
         return lines
     copy = f"is a copy of {file}" if file else "has NamePolicy=keep in [Link]"
     lines.append(f"# once {first} beside it {copy}")
     lines.append(f"# with a [Match] that means {device} alone; see rxlane.link(7).")
+    # One of our name is what this one is printed to replace.
+    others = [path for path in files[1:] if path.rpartition("/")[2] != DROPIN]
+    if others:
+        lines.append(f"# Copy these, too, to {NETWORK}/{first}.d/, without a [Match]:")
+        lines += [f"# {path}" for path in others]
     return lines
 
 
