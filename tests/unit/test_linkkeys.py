@@ -216,3 +216,14 @@ def test_the_manual_has_every_key_with_its_option() -> None:
     assert [(name, (kind, option)) for name, option, kind in rows] == [
         (name, (key.kind, key.option)) for name, key in KEYS.items()
     ]
+
+
+def test_the_manual_matches_by_the_permanent_address() -> None:
+    """A port of a bond has the bond's in sysfs, and what was changed there matches nothing."""
+    text = (TREE / "plugins" / "doc" / "rxlane.link.7").read_text().replace("\\-", "-")
+    (source,) = re.findall(r"PermanentMACAddress=\$\((.*)\)/", text)
+    wanted, _, taken = source.partition(" | grep -o ")
+    assert wanted == "ethtool -P eth0"
+    said = {"Permanent address: 52:54:00:12:34:56": ["52:54:00:12:34:56"]}
+    said["Permanent address: not set"] = []
+    assert {line: re.findall(taken, line) for line in said} == said
