@@ -62,6 +62,7 @@ LAYERS = {
     "placement": 6,
     "neighbours": 4,
     "niceness": 3,
+    "onlinelists": 3,
     "plausible": 2,
     "layout": 6,
     "handlers": 5,

@@ -357,6 +357,28 @@ def test_renamed_device_keeps_no_old_name(
     assert log.errors() == [] and instance.processed_devices == {"eth0", "lan1"}
 
 
+def test_a_device_renamed_out_of_its_section_stays_in_it(
+    make: Any, host: SimHost, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layout follows it by its index, and so must what is compared and what comes back."""
+    before = simhost.settings(host)
+    manager = make({"napi": {"devices": "eth1", "threaded": "on"}})
+    manager.start()
+    plugin = manager.plugin
+    host.rename("eth1", "lan1")
+    names = [SimpleNamespace(sys_name=n, device_path="/devices/pci0/x") for n in ("eth0", "lan1")]
+    monkeypatch.setattr(plugin._hardware_inventory, "get_devices", lambda _: names)
+    monkeypatch.setattr(plugin, "_add_device", plugin._free_devices.add, raising=False)
+    plugin._move_device("lan1")
+    assert manager.verify()
+    host.write_napi(9000, {"threaded": "off"})
+    assert not manager.verify() and "lan1/rx0/threaded is off" in log.errors()[0]
+    host.write_napi(9000, {"threaded": "on"})
+    manager.stop()
+    host.rename("lan1", "eth1")
+    assert simhost.settings(host) == before
+
+
 def test_hotplug_joins_and_leaves(make: Any, host: SimHost, log: Log) -> None:
     late = host.links.pop("eth1")
     manager = make({"napi": {"threaded": "on"}})

@@ -267,11 +267,18 @@ class Facet:
         # The journal follows the device's index. The old name, which udev does not tell, must go:
         # a plan for it would fail.
         present = {device.sys_name for device in self._hardware_inventory.get_devices("net")}
+        gone = []
         for instance in self._instances.values():
+            gone += [instance] * len(instance.processed_devices - present)
             instance.processed_devices.intersection_update(present)
         self._assigned_devices.intersection_update(present)
         self._free_devices.intersection_update(present)
         cast(Any, self)._add_device(device_name)
+        if device_name in self._free_devices and len(gone) == 1:
+            # What the layout follows under a name that no instance takes is still of its own one.
+            self._free_devices.remove(device_name)
+            self._assigned_devices.add(device_name)
+            gone[0].processed_devices.add(device_name)
 
     # Instances
 
