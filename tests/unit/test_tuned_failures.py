@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from rxlane import converge
+from rxlane.apply import apply
 from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import Value
@@ -19,6 +20,7 @@ from rxlane.tuned import tuned_facet, tuned_keep
 from rxlane.tuned.tuned_keep import Keeper
 from rxlane.wire import rtnetlink
 from unit import simhost
+from unit.asking import policy
 from unit.daemon import WAIT, Daemon, Fake, break_down, put_right, until
 from unit.keeping import UP
 from unit.simhost import SimHost
@@ -103,6 +105,20 @@ def test_what_was_down_when_it_was_switched_off_comes_back_later(
     assert not report.ok and "interface is down" in report.lines[0][1]
     host.set_up("eth0", shift=0)
     assert until(lambda: daemon.store.load() is None) and simhost.settings(host) == before
+
+
+def test_what_somebody_else_laid_out_since_is_not_taken_back(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_keep, "AGAIN", 0.05)
+    host.links["eth1"] = simhost.link("eth1", 1, ifindex=3, base=9000)
+    daemon.joint.apply("napi", "napi")
+    host.set_down("eth0")
+    assert not daemon.joint.unapply("napi", "napi", {"eth0"}).ok
+    apply(host, daemon.store, policy("eth1", threaded="on"), ("eth1",))
+    host.set_up("eth0", shift=0)
+    time.sleep(0.5)
+    assert host.links["eth1"].napis[0].threaded == 1
 
 
 def test_sockets_that_cannot_be_opened(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,15 @@ class Adapter:
         report = self._rolled_back(devices, None if kind is None else ITEMS[kind])
         return self._released(report) if devices is None and kind is None else report
 
+    def rest(self) -> Report:
+        """Bring back what a rollback had to leave, unless somebody laid out something since."""
+        try:
+            journal = self.store.load()
+        except (RxlaneError, OSError) as error:
+            return _failure(error)
+        left = journal is not None and journal.owner == TUNED
+        return self._rolled_back(None, None) if left else Report(True)
+
     def _rolled_back(
         self, devices: Collection[str] | None, items: Collection[str] | None
     ) -> Report:

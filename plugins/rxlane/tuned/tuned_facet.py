@@ -105,8 +105,10 @@ class Joint:
         way: TuneD does not.
         """
         report = attempt()
-        if report.again or report.waiting:
+        if report.again:
             self._keeper.retry(attempt)
+        elif report.waiting:
+            self._keeper.retry(self._adapter.rest)
         return report
 
     def verify(self, kind: str, devices: set[str]) -> Report:
