@@ -255,7 +255,8 @@ class Converger:
 
     def _count_reset(self, kind: Kind) -> None:
         """Note a failed look that may have reset a link."""
-        if not kind.refused and any(t.item in RESET_ITEMS for t in self._changes):
+        wrote = not kind.refused and not kind.retry
+        if wrote and any(target.item in RESET_ITEMS for target in self._changes):
             self._no_reset = self._clock() + IN_VAIN[min(self._vain, len(IN_VAIN) - 1)]
             self._vain += 1
 
