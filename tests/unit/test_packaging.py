@@ -178,10 +178,11 @@ PYTHONPATH={library} exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}
         )
         return done.returncode, done.stderr
 
-    def script(self, name: str, *arguments: str) -> list[str]:
+    def script(self, name: str, *arguments: str, **variables: str) -> list[str]:
         """Run a maintainer script on this host; what it called."""
         text = self.below((DEBIAN / name).read_text())
-        subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=self.environment)
+        env = {**self.environment, **variables}
+        subprocess.run(["sh", "-ec", text, name, *arguments], check=True, env=env)
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -333,13 +334,18 @@ def test_only_an_apply_of_this_boot_keeps_an_upgrade_back(host: Host) -> None:
     host.script("unconfirmed.sh", "upgrade", "0.1.0")
     record.write_text('{"boot_id": "0f0f0f0f-0000-4000-8000-000000000000"}')
     host.script("unconfirmed.sh", "upgrade", "0.1.0")
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = _this_boot()
     record.write_text(json.dumps({"boot_id": boot}))
     host.script("unconfirmed.sh", "install")
     with pytest.raises(subprocess.CalledProcessError):
         host.script("unconfirmed.sh", "upgrade", "0.1.0")
     host.command("cat", 1)  # as in a chroot without /proc
     host.script("unconfirmed.sh", "upgrade", "0.1.0")
+
+
+def _this_boot() -> str:
+    """As the scripts see it: they read this machine's."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_every_package_with_a_part_in_an_apply_keeps_back() -> None:
@@ -418,11 +424,43 @@ def test_only_purge_drops_the_journal(host: Host) -> None:
     assert not (host.root / "var/lib/rxlane").exists()
 
 
-def test_purge_from_an_image_leaves_the_host_alone() -> None:
+def test_purge_keeps_originals_that_were_not_put_back(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of an interface that was down at the rollback before; the command can be had again."""
+    host.wrote(boot=_this_boot())
+    journal = (host.root / "var/lib/rxlane/journal.json").read_bytes()
+    host.script("rxlane.postrm", "remove")
+    assert capfd.readouterr().err == ""
+    host.script("rxlane.postrm", "purge")
+    assert (host.root / "var/lib/rxlane/journal.json").read_bytes() == journal
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{host.root}/var/lib/rxlane stays" in said and "`rxlane rollback`" in said
+
+
+@pytest.mark.parametrize("left", ["nothing", "another boot's", "what cannot be told"])
+def test_purge_drops_what_is_of_no_use(
+    host: Host, left: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if left != "nothing":
+        host.wrote(boot="before" if left == "another boot's" else _this_boot())
+    if left == "what cannot be told":
+        host.command("cat", 1)  # as in a chroot without /proc
+    host.script("rxlane.postrm", "purge")
+    assert not (host.root / "var/lib/rxlane").exists()
+    assert capfd.readouterr().err == ""
+
+
+def test_purge_from_an_image_leaves_the_host_alone(host: Host) -> None:
     """As by dpkg --root --force-script-chrootless."""
-    assert re.findall(r"\S*/var/lib/rxlane\S*", _debian("rxlane.postrm")) == [
-        '"$DPKG_ROOT/var/lib/rxlane"'
-    ]
+    image = host.root / "image"
+    state = Path(f"{image}{host.root}/var/lib/rxlane")
+    state.mkdir(parents=True)
+    host.wrote(boot=_this_boot())
+    host.script("rxlane.postrm", "purge", DPKG_ROOT=str(image))
+    assert (host.root / "var/lib/rxlane/journal.json").exists()
+    assert not state.exists()
 
 
 # -- the build script -------------------------------------------------------------------------
