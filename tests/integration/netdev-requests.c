@@ -8,10 +8,12 @@
  * does not exist, as if it had gone away after the dump: the kernel refuses it.
  * RUN_AT=COMMAND runs the shell command in RUN before that command is sent for
  * the first time.
+ * NO_GENERIC=1 refuses sockets of generic netlink, as sandboxes do.
  */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +75,19 @@ static void request(int fd, struct nlmsghdr *n)
 {
 	if (is_generic(fd) && n->nlmsg_type != GENL_ID_CTRL)
 		netdev_request(n);
+}
+
+int socket(int domain, int type, int protocol)
+{
+	int (*next)(int, int, int);
+
+	if (domain == AF_NETLINK && protocol == NETLINK_GENERIC &&
+	    getenv("NO_GENERIC")) {
+		errno = EPROTONOSUPPORT;
+		return -1;
+	}
+	next = dlsym(RTLD_NEXT, "socket");
+	return next(domain, type, protocol);
 }
 
 /* libnetlink's way */

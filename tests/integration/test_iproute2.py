@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import iproute2_tool as tool
@@ -135,11 +135,18 @@ def test_json_follows_the_schema(ns: Space) -> None:
     assert link_faults({**links["v0"], "threaded": "yes"}) != []
 
 
-def as_before(ns: Space, stock: Path, words: list[str]) -> tuple[str, str]:
-    """What ours and the stock ip print of one state: carriers settle up to a second later."""
+def as_before(
+    ns: Space, stock: Path, words: list[str], env: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """What ours, with ``env``, and the stock ip print of one state, and no complaint of ours.
+
+    Carriers settle up to a second later.
+    """
     for _try in range(50):
         before = run([stock, "-n", ns.name, *words]).stdout
-        ours = ns(*words).stdout
+        done = ns(*words, env=env)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        ours = done.stdout
         if before == run([stock, "-n", ns.name, *words]).stdout:
             return ours, before
     raise AssertionError(f"the links of {ns.name} never settled")
@@ -262,6 +269,12 @@ def foreign(ns: Space) -> Iterator[Space]:
     checked(["ip", "-n", ns.name, "link", "delete", "s0"])
 
 
+# What is set without the device's file in sysfs, and so not for the device.
+ONLY_NAPIS = (
+    "Warning: no access to {} in /sys: set for the NAPIs there are, not the device.\n".format
+)
+
+
 def in_foreign(ns: Space, foreign: Space, *words: str, **env: str) -> Done:
     """ip in ``foreign`` with the sysfs of ``ns``, as nsenter and containers' tools leave it."""
     net = f"--net=/run/netns/{foreign.name}"
@@ -270,7 +283,8 @@ def in_foreign(ns: Space, foreign: Space, *words: str, **env: str) -> Done:
 
 def test_sysfs_of_another_namespace_is_not_written(ns: Space, foreign: Space) -> None:
     for mode in ("on", "off"):
-        assert in_foreign(ns, foreign, "s0", "threaded", mode).returncode == 0
+        done = in_foreign(ns, foreign, "s0", "threaded", mode)
+        assert (done.returncode, done.stderr) == (0, ONLY_NAPIS("s0"))
         assert foreign.modes("s0") == [mode] * QUEUES
         assert (ns.modes("s0"), ns.sysfs("s0")) == (["off"] * QUEUES, "0")
     assert foreign.inside(ns.ip, "link", "set", "s0", "threaded", "on").returncode == 0
@@ -279,10 +293,33 @@ def test_sysfs_of_another_namespace_is_not_written(ns: Space, foreign: Space) ->
     assert (foreign.sysfs("s0"), ns.sysfs("s0")) == ("0", "0")
 
 
+@pytest.mark.parametrize(("own", "other"), [("on", "off"), ("off", "on")])
+def test_what_was_warned_of_goes_with_the_napis(
+    ns: Space, foreign: Space, own: str, other: str
+) -> None:
+    """The device keeps its mode, for the NAPIs that "up" makes; written again, it reaches all."""
+    foreign.set("s0", "threaded", own)
+    assert in_foreign(ns, foreign, "s0", "threaded", other).stderr == ONLY_NAPIS("s0")
+    assert (foreign.modes("s0"), foreign.sysfs("s0")) == ([other] * QUEUES, str(int(own == "on")))
+    foreign.set("s0", "down")
+    foreign.set("s0", "up")
+    assert foreign.modes("s0") == [own] * QUEUES
+    assert in_foreign(ns, foreign, "s0", "threaded", other).returncode == 0
+    foreign.set("s0", "threaded", own)
+    assert foreign.modes("s0") == [own] * QUEUES
+
+
+def test_single_napis_need_no_sysfs(ns: Space, foreign: Space) -> None:
+    napi = first_id(foreign, "s0")
+    done = in_foreign(ns, foreign, "s0", "threaded", "on", "napi", napi)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert foreign.modes("s0") == ["on", *["off"] * (QUEUES - 1)]
+
+
 def test_read_only_sysfs_is_done_without(ns: Space) -> None:
     script = 'mount -o remount,ro,bind /sys && exec "$0" link set v0 threaded on'
     done = ns.inside("sh", "-c", script, ns.ip)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ONLY_NAPIS("v0"))
     assert (ns.modes("v0"), ns.sysfs("v0")) == (["on"] * QUEUES, "0")
 
 
@@ -317,6 +354,19 @@ def test_device_gone_in_between(ns: Space, at: str, mishap: str, said: str) -> N
         assert re.fullmatch(f"Error: {said}", one_line(done, 2))
     finally:
         run(["ip", "-n", ns.name, "link", "delete", "g0"])
+
+
+def test_sandbox_without_generic_netlink(ns: Space, stock: Path) -> None:
+    """What shows links is as without the patch; what sets a mode says why it cannot."""
+    env = preloaded(ns.ip, NO_GENERIC="1")
+    for words in (["-d", "link"], ["-j", "-d", "-d", "link"], ["-d", "-d", "link", "show", "v0"]):
+        ours, before = as_before(ns, stock, words, env)
+        assert ours == before, words
+    done = ns("link", "set", "v0", "threaded", "on", "napi", first_id(ns, "v0"), env=env)
+    assert one_line(done, 2) == "Error: Protocol not supported."
+    done = ns("link", "set", "v0", "threaded", "on", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ns.modes("v0") == ["on"] * QUEUES
 
 
 def test_without_permission(ns: Space) -> None:
