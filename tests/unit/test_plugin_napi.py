@@ -248,7 +248,7 @@ def test_the_function_on_a_tuned_that_names_it_by_its_file(
             super().__init__(FUNCTION, most, least)
 
     monkeypatch.setattr(sys.modules["tuned.profiles.functions.base"], "Function", Later)
-    monkeypatch.setattr(tuned_facet, "VARIABLES", Variables({}.get))
+    monkeypatch.setattr(tuned_facet, "VARIABLES", Variables(lambda _path: None))
     function = load("rxlane_variable", "function").RxlaneVariable()
     assert function.execute(["p", "b", "x"]) == "x" and function.execute(["p", "b"]) is None
 
