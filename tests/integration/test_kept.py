@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import OURS, Host, Settings, device_of, differing
-from rxlane.tuned.tuned_keep import SOON
+from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
 # Seconds from the end of the operation to the layout standing again, on a machine that does little
@@ -266,6 +266,19 @@ def test_tuned_keeps_what_is_left_of_a_profile(guest: Host) -> None:
         guest.run("tuned-adm", "off", timeout=180)
     assert differing(before, guest.settings()) == {}
     assert found["lost"] and found["seconds"] is not None
+
+
+@pytest.mark.kernels(OURS)
+def test_what_was_down_at_tuned_off_comes_back_when_it_is_up(guest: Host) -> None:
+    before, nic = guest.settings(), device_of(guest, "vmxnet3")
+    guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    guest.run("ip", "link", "set", nic, "down")
+    try:
+        guest.run("tuned-adm", "off", timeout=180)
+    finally:
+        guest.run("ip", "link", "set", nic, "up")
+    assert restored(guest, before, 2 * AGAIN_MOST), differing(before, guest.settings())
+    guest.run("test", "!", "-e", "/var/lib/rxlane/journal.json")
 
 
 @pytest.mark.kernels(OURS)
