@@ -330,12 +330,20 @@ class Socket:
                     if message.seq == last:
                         return
 
-    def dump(self, kind: int, body: bytes, what: str) -> list[bytes]:
-        """Return the bodies of a dump, read again when the kernel says that it changed."""
+    def dump(self, kind: int, body: bytes, what: str, torn: bool = False) -> list[bytes]:
+        """Return the bodies of a dump, read again when the kernel says that it changed.
+
+        torn: where it changed each time, return what the last two readings had: what one of them
+        missed by a change elsewhere is in the other, and other parts are in both.
+        """
+        bodies: list[bytes] = []
         for _ in range(ATTEMPTS):
+            before = bodies
             bodies, interrupted = self._dump_once(kind, body, what)
             if not interrupted:
                 return bodies
+        if torn:
+            return before + bodies
         raise RxlaneError(Kind.KERNEL, f"{what}: changed during each of {ATTEMPTS} readings")
 
     def _dump_once(self, kind: int, body: bytes, what: str) -> tuple[list[bytes], bool]:

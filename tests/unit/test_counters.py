@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_counters_that_became_others_meanwhile(monkeypatch: pytest.MonkeyPatch) 
     """The kernel tells of none where there are not as many as it is asked for."""
     count = [2]
 
-    def ask(_: gstats.Driver, device: str, request: bytes) -> bytes:
+    def ask(_: gstats.Driver, device: str, request: bytes, room: int = 0) -> bytes:
         command, number = struct.unpack_from("=II", request)
         if command == u.ETHTOOL_GSSET_INFO:
             return struct.pack("=IIQI", command, 0, 1, 2)
@@ -114,6 +115,29 @@ def test_counters_that_became_others_meanwhile(monkeypatch: pytest.MonkeyPatch) 
     assert driver.received("eth0") == {0: 7, 1: 8} == driver.received("eth0")
     count[0] = 0
     assert driver.received("eth0") == {}
+    driver.close()
+
+
+def test_a_kernel_that_writes_all_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number it was asked for, as it did for long: other memory is not to have it."""
+    counts = iter((2, 40_000, 40_000, 2, 40_000))
+
+    def ioctl(_: object, command: int, ifreq: bytes) -> None:
+        (at,) = struct.unpack_from("16xP", ifreq)
+        (asked,) = struct.unpack("=I", ctypes.string_at(at, 4))
+        count = next(counts)
+        answer = {
+            u.ETHTOOL_GSSET_INFO: struct.pack("=IIQI", asked, 0, 1, count),
+            u.ETHTOOL_GSTRINGS: struct.pack("=III", asked, 1, count) + b"x" * 32 * count,
+            u.ETHTOOL_GSTATS: struct.pack("=II", asked, count) + b"x" * 8 * count,
+        }[asked]
+        ctypes.memmove(at, answer, len(answer))
+
+    monkeypatch.setattr("rxlane.wire.ioctl.fcntl.ioctl", ioctl)
+    driver = gstats.Driver()
+    assert driver.received("eth0") == {}
+    driver._names["eth0", 2] = ["rx0_packets", "rx1_packets"]
+    assert driver.received("eth0") == {} and len(driver._roomy) > 32 * 40_000
     driver.close()
 
 

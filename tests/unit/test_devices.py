@@ -35,6 +35,11 @@ from unit.filetree import tree
         ("mlx5_sf_comp0@pci:0000:3b:00.0", None),
         ("eth0", None),
         ("nvme0q1", None),
+        ("ens1-Rx3", ("rx", 3)),
+        ("eth0:rx-1", ("rx", 1)),
+        ("eth0:tx-1", ("tx", 1)),
+        ("wanrx0", None),
+        ("dcomp1", None),
     ],
 )
 def test_irq_names(name: str, queue: tuple[str, int] | None) -> None:
@@ -152,6 +157,28 @@ def test_physical_and_virtual_devices(tmp_path: Path) -> None:
     rows = (LinkRow(2, "eth0", True), LinkRow(3, "veth0", True, kind="veth"))
     drivers = [devices.read(sysfs, row, (), (), (), wide=False).driver for row in rows]
     assert drivers == ["virtio_drv", "veth"]
+
+
+def test_the_vector_for_a_nics_link_is_no_queues(tmp_path: Path) -> None:
+    """igb calls it as the interface is called, whatever that is."""
+    own = tmp_path / "sys/class/net/rx0/device/msi_irqs"
+    own.mkdir(parents=True)
+    for number, action in ((40, "rx0"), (41, "rx0-TxRx-0"), (42, "rx0-TxRx-1")):
+        (own / str(number)).touch()
+        (tmp_path / f"proc/irq/{number}/{action}").mkdir(parents=True)
+    assert devices._device_irqs(Sysfs(tmp_path), "rx0") == {("rx", 0): [41], ("rx", 1): [42]}
+
+
+def test_a_subfunction_has_none_of_its_parents_vectors(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"sys/pci/msi_irqs/41": "msix"})
+    (tmp_path / "proc/irq/41/mlx5_comp0@pci:0000:03:00.0").mkdir(parents=True)
+    (tmp_path / "sys/bus/auxiliary").mkdir(parents=True)
+    (tmp_path / "sys/class/net/sf0").mkdir(parents=True)
+    (tmp_path / "sys/pci/mlx5_core.sf.4").mkdir()
+    (tmp_path / "sys/class/net/sf0/device").symlink_to(tmp_path / "sys/pci/mlx5_core.sf.4")
+    assert devices._device_irqs(sysfs, "sf0") == {("rx", 0): [41]}
+    (tmp_path / "sys/pci/mlx5_core.sf.4/subsystem").symlink_to(tmp_path / "sys/bus/auxiliary")
+    assert devices._device_irqs(sysfs, "sf0") == {}
 
 
 def test_irqs_of_a_virtio_device_hang_below_its_pci_device(tmp_path: Path) -> None:

@@ -210,6 +210,22 @@ def test_interrupted_dump_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert [n.napi_id for _, n in netdev.napis()] == [5, 4]
 
 
+def test_links_that_always_change_are_those_of_two_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a host of thousands, of which some always come or go, no reading is whole."""
+
+    def link(index: int, name: str) -> bytes:
+        body = rtnetlink._IFINFO.pack(0, 0, index, 0, 0)
+        body += netlink.pack_attr(uapi.IFLA_IFNAME, name.encode() + b"\0")
+        return message(uapi.RTM_NEWLINK, body, flags=uapi.NLM_F_DUMP_INTR)
+
+    torn = [[link(2, "eth0")]] * 3 + [[link(2, "old"), link(3, "a")], [link(2, "eth0")]]
+    fake = FakeSocket([[*parts, DONE] for parts in torn])
+    monkeypatch.setattr(socket, "socket", lambda *_: fake)
+    assert [(row.ifindex, row.name) for row in rtnetlink.links()] == [(2, "eth0"), (3, "a")]
+
+
 def test_silence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     netdev, _ = opened(monkeypatch, [family(10, 11), [message(FAMILY, napi(4))]])
     with pytest.raises(RxlaneError) as caught:

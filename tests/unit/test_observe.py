@@ -11,7 +11,7 @@ import pytest
 
 from rxlane import observe
 from rxlane.errors import RxlaneError
-from rxlane.host import devices, hostfiles, interrupts, processors, threads, udevdb
+from rxlane.host import devices, hostfiles, interrupts, processors, slices, threads, udevdb
 from rxlane.model import (
     Capabilities,
     Helper,
@@ -157,8 +157,9 @@ def test_sysctls_and_other_writers(tmp_path: Path) -> None:
     assert hostfiles.writers(sysfs) == (), "its pid went to another process"
 
 
-def test_writers_by_their_services(tmp_path: Path) -> None:
-    groups = "sys/fs/cgroup/system.slice"
+@pytest.mark.parametrize("tree_of", slices.TREES)
+def test_writers_by_their_services(tmp_path: Path, tree_of: str) -> None:
+    groups = f"{tree_of}/system.slice"
     files = {
         f"{groups}/NetworkManager.service/cgroup.procs": "612\n",
         f"{groups}/google-guest-agent.service/cgroup.procs": "700\n701\n",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rxlane import uapi
 from rxlane.errors import Kind, RxlaneError
-from rxlane.host import logins
+from rxlane.host import logins, slices
 from rxlane.items import ETHTOOL_ITEMS, FEATURE_ITEMS
 from rxlane.model import Tunable
 from rxlane.netlink import NetlinkError, pack_attr, pack_nest, pack_u32, parse_attrs
@@ -175,12 +175,14 @@ def process(root: Path, pid: int, parent: int, environ: str = "") -> None:
     (folder / "environ").write_bytes(environ.encode())
 
 
-def test_logins_of_ancestors_and_sessions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tree", slices.TREES)
+def test_logins_of_ancestors_and_sessions(tmp_path: Path, tree: str) -> None:
+    """Also where control groups are those of version 1, or of both."""
     process(tmp_path, 40, 30, "SUDO_USER=x")
     process(tmp_path, 30, 1, "A=b\0SSH_CONNECTION=10.0.0.9 5 10.0.0.1 22\0C=d")
     process(tmp_path, 50, 1, "SSH_CONNECTION=fe80::2%eth3 5 fe80::1%eth3 22")
     process(tmp_path, 60, 1, "NOT_SSH_CONNECTION=10.9.9.9 5 10.0.0.1 22")
-    scope = tmp_path / "sys/fs/cgroup/user.slice/user-0.slice/session-4.scope"
+    scope = tmp_path / tree / "user.slice/user-0.slice/session-4.scope"
     scope.mkdir(parents=True)
     (scope / "cgroup.procs").write_text("50\n60\n")
     bond = tmp_path / "sys/class/net/bond0"

@@ -17,12 +17,14 @@ from rxlane.wire.rtnetlink import LinkRow
 # Names that drivers give to the interrupt of RX queue N: virtio "virtio0-input.3",
 # e1000e "eth0-rx-0", igb and ixgbe "eth0-TxRx-3", vmxnet3 "eth0-rxtx-3", mlx5 "mlx5_comp3@pci:",
 # bnx2x and qede "eth0-fp-3".
-_IRQ_NAME = re.compile(r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|rx_?|comp|fp-)(\d+)(?:@.*)?$", re.I)
+_IRQ_NAME = re.compile(
+    r"(?:input\.|(?:tx|rx)?-?rx-?(?:tx)?-|(?<![a-z0-9])(?:rx_?|comp)|_comp|fp-)(\d+)(?:@.*)?$", re.I
+)
 # Of others that share the PCI device: the Flow Director's and the control VSI of i40e and ice
 # ("i40e-0000:5e:00.0:fdir-TxRx-0"), subfunctions of mlx5.
 _OTHERS = re.compile(r":(?:fdir|ctrl)-|_sf_comp", re.I)
-# And to one that serves TX queue N alone: "virtio0-output.3", "eth0-tx-0".
-_TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)-tx-)(\d+)$", re.I)
+# And to one that serves TX queue N alone: "virtio0-output.3", "eth0-tx-0", stmmac "eth0:tx-0".
+_TX_IRQ_NAME = re.compile(r"(?:output\.|(?<!rx)[-:]tx-)(\d+)$", re.I)
 
 Named = tuple[str, int]  # rx or tx, and the queue
 
@@ -76,15 +78,20 @@ def _with_only_irq(sysfs: Sysfs, name: str, queues: tuple[Queue, ...]) -> tuple[
 def _device_irqs(sysfs: Sysfs, name: str) -> dict[Named, list[int]]:
     """Return {queue: IRQs} by action names among the device's MSI vectors.
 
-    virtio devices hang below the PCI device that owns the vectors.
+    virtio devices hang below the PCI device that owns the vectors, and so do subfunctions, which
+    have others of their own. What is called as the device is none of its queues': igb has such a
+    one for the link.
     """
     found: dict[Named, list[int]] = {}
     base = f"sys/class/net/{name}/device"
-    numbers = sysfs.names(f"{base}/msi_irqs") or sysfs.names(f"{base}/../msi_irqs")
+    bus = sysfs.target(f"{base}/subsystem") or ""
+    numbers = sysfs.names(f"{base}/msi_irqs")
+    if not numbers and not bus.endswith("/auxiliary"):
+        numbers = sysfs.names(f"{base}/../msi_irqs")
     for number in sorted(int(n) for n in numbers if n.isdigit()):
         for action in sysfs.folders(f"proc/irq/{number}"):
             queue = irq_queue(action)
-            if queue is not None:
+            if queue is not None and action != name:
                 found.setdefault(queue, []).append(number)
     return found
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rxlane.host import places
+from rxlane.host import places, slices
 from rxlane.items import SYSCTL_ITEMS
 from rxlane.model import IRQBALANCE, WRITERS, Capabilities, Sysctl
 from rxlane.sysfs import Sysfs
 
 FAIR_SERVER = "sys/kernel/debug/sched/fair_server"
-SERVICES = "sys/fs/cgroup/system.slice"
 
 
 def notes(sysfs: Sysfs, known: Capabilities) -> tuple[str, ...]:
@@ -37,7 +36,8 @@ def writers(sysfs: Sysfs) -> tuple[str, ...]:
     irqbalance also by its socket, which is named after its pid (irqbalance.c): it may have been
     started by hand.
     """
-    groups = ((name, f"{SERVICES}/{name}.service/cgroup.procs") for name in WRITERS)
+    services = slices.folder(sysfs, slices.SYSTEM)
+    groups = ((name, f"{services}/{name}.service/cgroup.procs") for name in WRITERS)
     found = {name for name, file in groups if sysfs.read(file)}
     for name in sysfs.names("run/irqbalance"):
         match = re.fullmatch(r"irqbalance(\d+)\.sock", name)

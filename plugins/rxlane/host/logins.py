@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from rxlane.host import slices
 from rxlane.sysfs import Sysfs
 from rxlane.wire import rtnetlink
 
-SLICES = "sys/fs/cgroup/user.slice"
-SYSTEM = "sys/fs/cgroup/system.slice"
 _SERVICE = re.compile(r"(?:sshd?|dropbear)(?:@.*)?\.service")
 # The client's address and port, the server's address and port.
 _SSH = re.compile(r"(?:^|\0)SSH_CONNECTION=([^\s\0]+) (?:[^\s\0]+ ([^\s\0]+))?")
@@ -52,17 +51,19 @@ def ancestors(sysfs: Sysfs, pid: int) -> list[int]:
 
 def services(sysfs: Sysfs) -> Iterable[str]:
     """Yield the folders of what lets people in: without PAM, a login's processes stay there."""
-    for name in sysfs.folders(SYSTEM):
+    system = slices.folder(sysfs, slices.SYSTEM)
+    for name in sysfs.folders(system):
         if _SERVICE.fullmatch(name):
-            yield f"{SYSTEM}/{name}"
+            yield f"{system}/{name}"
 
 
 def sessions(sysfs: Sysfs) -> Iterable[str]:
     """Yield the folders of systemd's login sessions."""
-    for user in sysfs.folders(SLICES):
-        for name in sysfs.folders(f"{SLICES}/{user}"):
+    users = slices.folder(sysfs, slices.USER)
+    for user in sysfs.folders(users):
+        for name in sysfs.folders(f"{users}/{user}"):
             if name.startswith("session-"):
-                yield f"{SLICES}/{user}/{name}"
+                yield f"{users}/{user}/{name}"
 
 
 def processes(sysfs: Sysfs, session: str) -> set[int]:

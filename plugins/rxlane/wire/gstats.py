@@ -48,8 +48,9 @@ class Driver(Asking):
             return {}
         names = self._names.get((device, count)) or self._strings(device, count)
         head = struct.pack("=II", u.ETHTOOL_GSTATS, count)
-        data = self.ask(device, head + bytes(8 * count))
-        # With channels it may have got other counters since, of which the kernel then tells none.
+        # With channels it may have got other counters since. Newer kernels then tell none, others
+        # write all that there are.
+        data = self.ask(device, head + bytes(8 * count), len(head) + 8 * MOST)
         if data is None or not names or not data.startswith(head):
             return {}
         self._names[device, count] = names
@@ -66,7 +67,8 @@ class Driver(Asking):
     def _strings(self, device: str, count: int) -> list[str]:
         """Return the counters' names, nothing where these are not as many by now."""
         head = struct.pack("=III", u.ETHTOOL_GSTRINGS, u.ETH_SS_STATS, count)
-        data = self.ask(device, head + bytes(u.ETH_GSTRING_LEN * count))
+        most = len(head) + u.ETH_GSTRING_LEN * MOST
+        data = self.ask(device, head + bytes(u.ETH_GSTRING_LEN * count), most)
         if data is None or not data.startswith(head):
             return []
         rows = (

@@ -125,20 +125,22 @@ def _parse(body: bytes, wanted: frozenset[int]) -> tuple[int, bool, str, dict[in
 
 def links() -> list[LinkRow]:
     """Return the network namespace's links by RTM_GETLINK, ascending by ifindex."""
-    return sorted(map(parse_link, _dump()), key=lambda row: row.ifindex)
+    rows = {row.ifindex: row for row in map(parse_link, _dump())}
+    return sorted(rows.values(), key=lambda row: row.ifindex)
 
 
 def states() -> list[LinkState]:
     """Return the same links as they are for what announcements tell later."""
-    return [parse_state(body) for body in _dump()]
+    return list({state.ifindex: state for state in map(parse_state, _dump())}.values())
 
 
 def _dump() -> list[bytes]:
+    """Return the links; on a host of thousands of which some always come or go, some twice."""
     body = _IFINFO.pack(u.AF_UNSPEC, 0, 0, 0, 0)
     body += pack_u32(u.IFLA_EXT_MASK, u.RTEXT_FILTER_SKIP_STATS)
     route = Socket(u.NETLINK_ROUTE)
     try:
-        return list(route.dump(u.RTM_GETLINK, body, "links"))
+        return list(route.dump(u.RTM_GETLINK, body, "links", torn=True))
     finally:
         route.close()
 
