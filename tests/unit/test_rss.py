@@ -67,7 +67,7 @@ class Simulated(rss.Reader):
         super().__init__()
         self.answers, self.told = answers, told
 
-    def ask(self, device: str, request: bytes) -> bytes | None:
+    def ask(self, device: str, request: bytes, room: int = 0) -> bytes | None:
         command, flow = struct.unpack_from("=II", request)
         if command == 0x46 and len(request) == 24:
             whole = self.answers.get(0)
