@@ -17,7 +17,7 @@ from conftest import DEBIAN_612, OURS, STOCK_72, Host
 SCRIPT = Path(__file__).parent / "guest" / "iproute2_threaded.py"
 MODES = ("off", "on", "busy-poll")
 QUEUES = 4
-CHECKS = 15  # those that threaded.t prints a verdict of
+CHECKS = 16  # those that threaded.t prints a verdict of
 
 # What is asked, the message, the code, and the modes of the receive queues' NAPIs afterwards.
 Step = tuple[list[str], str, int, list[str]]
