@@ -260,13 +260,9 @@ class Converger:
             self._no_reset = self._clock() + IN_VAIN[min(self._vain, len(IN_VAIN) - 1)]
             self._vain += 1
 
-    def _left(self) -> str:
-        """Say what is left for how long."""
-        wait = min(self._held.values())
-        names = _some([str(target) for target in sorted(self._held)])
+    def _why_left(self) -> str:
         vain = self._vain and all(target.item in RESET_ITEMS for target in self._held)
-        why = "set in vain" if vain else "changed again by another program"
-        return f"{why}, left for {wait:.0f} s: {names}"
+        return "set in vain" if vain else "changed again by another program"
 
     def _succeeded(self, done: Applied) -> None:
         self._unmovable |= done.unmovable
@@ -279,10 +275,11 @@ class Converger:
         if changes:
             lines.append(f"put right after {self._causes()}: {_shown(changes)}")
         if self._held:
-            self._due = self._clock() + min(self._held.values())
+            wait = min(self._held.values())
+            self._due = self._clock() + wait
             names = _some([str(target) for target in sorted(self._held)])
             if changes or names != self._said:
-                lines.append(self._left())
+                lines.append(f"{self._why_left()}, left for {wait:.0f} s: {names}")
             self._said = names
         else:
             self._said = ""

@@ -47,7 +47,7 @@ def assignments(text: str) -> Iterator[Assignment]:
         key, equals, value = line.partition("=")
         if line.startswith("["):
             section = line[1:-1]
-        elif equals and not line.startswith(_COMMENTS):
+        elif equals:
             yield Assignment(section, key.rstrip(_BLANKS), value.lstrip(_BLANKS))
 
 
