@@ -201,7 +201,7 @@ def rollback_(args: argparse.Namespace) -> int:
         return 0
     if args.orphaned:
         done = RolledBack(0)
-        if _of_tuned(store):
+        if claims.of_tuned(store):
             done = rollback(kernel, store, claims.others(store, kernel))
         claims.release_tuned(store, kernel.boot_id())
     else:
@@ -245,12 +245,5 @@ def _orphaned(store: Store, boot_id: str) -> bool:
     from rxlane.keeping import claims
     from rxlane.tuned import tuned_profiles
 
-    left = _of_tuned(store) or bool(claims.load(store, boot_id).tuned)
+    left = claims.of_tuned(store) or bool(claims.load(store, boot_id).tuned)
     return left and not tuned_profiles.at_start()
-
-
-def _of_tuned(store: Store) -> bool:
-    from rxlane.plan import TUNED
-
-    journal = store.load()
-    return journal is not None and journal.owner == TUNED

@@ -14,7 +14,7 @@ from dataclasses import replace
 from rxlane.errors import RxlaneError
 from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
-from rxlane.plan import HOST_INDEX
+from rxlane.plan import HOST_INDEX, TUNED
 
 Change = Callable[[Claims], Claims]
 
@@ -107,6 +107,12 @@ class Others:
 def others(store: Store, kernel: Kernel) -> Others | None:
     """Return them, None when that is all there are."""
     return Others(store, kernel) if alone(store, kernel.boot_id()) else None
+
+
+def of_tuned(store: Store) -> bool:
+    """True where TuneD wrote last what the journal has."""
+    journal = store.load()
+    return journal is not None and journal.owner == TUNED
 
 
 def release_tuned(store: Store, boot_id: str) -> None:

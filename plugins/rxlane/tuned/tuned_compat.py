@@ -254,10 +254,9 @@ class Adapter:
     def rest(self) -> Report:
         """Bring back what a rollback had to leave, unless somebody laid out something since."""
         try:
-            journal = self.store.load()
+            left = claims.of_tuned(self.store)
         except (RxlaneError, OSError) as error:
             return _failure(error)
-        left = journal is not None and journal.owner == TUNED
         return self._rolled_back(None, None) if left else Report(True)
 
     def _rolled_back(
