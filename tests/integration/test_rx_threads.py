@@ -46,6 +46,8 @@ OUTCOME = re.compile(
 
 # Of napi_set.
 NAPI_CASES = 15
+# netconsole, which the lab's kernels have as Debian's do, leaves PREEMPT_RT without it.
+NEEDS_BUSY_POLL = {"napi_veth.irq_suspend": "ok # SKIP needs CONFIG_NET_RX_BUSY_POLL"}
 
 
 @pytest.fixture(scope="module", params=our_bases())
@@ -90,4 +92,6 @@ def test_settings_of_napis(machine: Guest) -> None:
     done = machine.run(argv, timeout=300, check=False)
     found = results(done.stdout)
     assert len(found) == NAPI_CASES, f"{done.stdout}{done.stderr}"
-    assert set(found.values()) == {"ok"}, f"{done.stdout}{done.stderr}"
+    others = {case: outcome for case, outcome in found.items() if outcome != "ok"}
+    wanted = NEEDS_BUSY_POLL if machine.kernel.flavour == "rt" else {}
+    assert others == wanted, f"{done.stdout}{done.stderr}"
