@@ -110,8 +110,13 @@ class Irq:
 
     @property
     def arrives(self) -> tuple[int, ...]:
-        """The CPUs to which it comes, which may be fewer than it may come to."""
-        return self.effective or self.cpus
+        """The CPUs to which it comes, which may be fewer than it may come to.
+
+        x86 without interrupt remapping moves one when it comes next (kernel/irq/migration.c), and
+        says until then where it was.
+        """
+        leaving = self.cpus and not {*self.effective} <= {*self.cpus}
+        return self.cpus if leaving else self.effective or self.cpus
 
 
 # Programs that write what rxlane writes, each for reasons of its own.

@@ -141,6 +141,18 @@ def test_pollers_do_not_follow_a_management_interrupt_that_irqbalance_moves() ->
         assert apply(sim, store, wanted).written == 0
 
 
+def test_an_interrupt_that_moves_when_it_comes_next_is_where_it_goes() -> None:
+    """Written since, it is said to be where it was: pollers that went by that would move later."""
+    sim, store = SimHost(host()), MemoryStore()
+    wanted = asked(threaded="busy-poll", management_queues=1, thread_cpus="auto")
+    first = values(decide(sim.observe(None), wanted), "thread-cpus")
+    for cpu in map(int, map(str, first.values())):
+        sim.irqs[40] = replace(sim.irqs[40], cpus=(0,), effective=(cpu,))
+        assert values(apply(sim, store, wanted).plan, "thread-cpus") == first
+        sim.irqs[40] = replace(sim.irqs[40], effective=(0,))
+        assert apply(sim, store, wanted).written == 0
+
+
 def kinds(cpus: Topology, *efficient: int) -> Topology:
     rows = (replace(c, kind="atom" if c.number in efficient else "core") for c in cpus.cpus)
     return replace(cpus, cpus=tuple(rows))
