@@ -2,6 +2,7 @@
 """Words with QEMU's monitor (QMP), whose socket is SOCKET in the folder of the guest."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ def virtual_cpus(folder: Path) -> list[int]:
     """Host thread ids of the virtual CPUs, by their number."""
     cpus = sorted(ask(folder, "query-cpus-fast"), key=lambda cpu: int(cpu["cpu-index"]))
     return [int(cpu["thread-id"]) for cpu in cpus]
+
+
+def host_seconds(folder: Path) -> list[float]:
+    """Of the host's CPU time, what each virtual CPU has had so far, by its number."""
+    tick = os.sysconf("SC_CLK_TCK")
+    tasks = [Path(f"/proc/{thread}/task/{thread}") for thread in virtual_cpus(folder)]
+    # proc_pid_stat(5): a name in brackets, then from the third field on, utime the 14th.
+    fields = [(task / "stat").read_text().rpartition(")")[2].split() for task in tasks]
+    return [(int(row[14 - 3]) + int(row[15 - 3])) / tick for row in fields]
 
 
 def on_reset(folder: Path, boots: bool) -> None:

@@ -54,6 +54,13 @@ REACHED_S = 120.0
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
+def mute(before: list[float], after: list[float]) -> str:
+    """Of a guest that took no NMI: whether its CPUs ran, of the seconds that they have had."""
+    spans = enumerate(zip(before, after, strict=True))
+    had = ", ".join(f"CPU {cpu} {end - begin:.1f} s" for cpu, (begin, end) in spans)
+    return f"it did not tell within {TELLING_S:.0f} s what it does, and ran meanwhile: {had}"
+
+
 class GuestLost(Exception):
     """The VM hung, died or never came up: nothing is known about what was tested in it."""
 
@@ -309,12 +316,14 @@ class Guest:
         if self._qemu is None or self._qemu.poll() is not None:
             return ""
         try:
+            had = monitor.host_seconds(self.folder)
             hung.ask(self.folder)
-            self._qemu.wait(TELLING_S)
-        except (OSError, MonitorRefused) as mute:
-            return f"it could not be asked what it does: {mute}"
-        except subprocess.TimeoutExpired:
-            return f"it did not tell within {TELLING_S:.0f} s what it does"
+            with suppress(subprocess.TimeoutExpired):
+                self._qemu.wait(TELLING_S)
+            if self._qemu.poll() is None:
+                return mute(had, monitor.host_seconds(self.folder))
+        except (OSError, MonitorRefused) as refused:
+            return f"it could not be asked what it does: {refused}"
         return "it was doing:\n" + "\n".join(hung.doing(self.console_text()))
 
     def _last_words(self) -> str:

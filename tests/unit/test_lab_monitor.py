@@ -4,6 +4,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,3 +70,22 @@ def test_virtual_cpus_in_their_order(tmp_path: Path) -> None:
     rows = [{"cpu-index": 1, "thread-id": 41}, {"cpu-index": 0, "thread-id": 42}]
     with answering(tmp_path, DONE, json.dumps({"return": rows}) + "\n"):
         assert monitor.virtual_cpus(tmp_path) == [42, 41]
+
+
+def test_time_that_virtual_cpus_have_had(tmp_path: Path) -> None:
+    """This thread stands for one that has worked, another that sleeps for one that has not."""
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    rest = threading.Event()
+    sleeper = threading.Thread(target=rest.wait, daemon=True)
+    sleeper.start()
+    rows = [
+        {"cpu-index": n, "thread-id": thread}
+        for n, thread in enumerate((threading.get_native_id(), sleeper.native_id))
+    ]
+    with answering(tmp_path, DONE, json.dumps({"return": rows}) + "\n"):
+        worked, slept = monitor.host_seconds(tmp_path)
+    rest.set()
+    sleeper.join()
+    assert worked >= 0.1 > 0.05 > slept

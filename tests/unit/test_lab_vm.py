@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from lab import hung, vm
+from lab import hung, monitor, vm
 from lab.kernel import KernelImage
 from lab.machine import AGENT, GuestSpec
 from lab.qga import Agent, AgentSilent, Completed
@@ -184,6 +184,8 @@ class Still(Dying):
 
 def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
     monkeypatch.setattr(hung, "ask", guest.take_nmi)
+    spent = iter([[1.0, 2.0], [1.0, 14.5]] * vm.BOOTS)
+    monkeypatch.setattr(monitor, "host_seconds", lambda _folder: next(spent))
     monkeypatch.setattr(vm, "FAST_BOOT_S", 0.5)
     monkeypatch.setattr(vm, "ANEW", [])
     return guest
@@ -208,6 +210,15 @@ def test_a_guest_that_stood_still_after_init_is_lost_with_what_it_did(
     said = lost(after)
     assert "it was doing:\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
     assert after.boots == 1
+
+
+def test_of_a_guest_that_takes_no_nmi_is_told_whether_its_cpus_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after = still(Still("systemd"), monkeypatch)
+    monkeypatch.setattr(hung, "ask", lambda _folder: None)
+    monkeypatch.setattr(vm, "TELLING_S", 0.1)
+    assert "what it does, and ran meanwhile: CPU 0 0.0 s, CPU 1 12.5 s" in lost(after)
 
 
 def test_one_idle_guest_a_run_is_booted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
