@@ -23,6 +23,8 @@ def parser() -> argparse.ArgumentParser:
     debian.set_defaults(debian=True)
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
     series.add_argument("--build", action="store_true", help="each patch builds alone, and boots")
+    series.add_argument("--first", type=int, default=1, help="with --build: from this patch on")
+    series.add_argument("--last", type=int, default=9999, help="with --build: as far as this one")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
     verbs.add_parser("refresh", help="write the commits of build/kernel-BASE as patches")
     for name in ("kernel", "shell", "debian", "series", "tree", "refresh"):
@@ -52,8 +54,7 @@ def act(words: argparse.Namespace) -> int:
         case "kernel" | "debian":
             print(chosen(words).bzimage)
         case "series" if words.build:
-            eachpatch.build_each(words.base)
-            eachpatch.build_as_debian(words.base)
+            eachpatch.check(words.base, words.first, words.last)
         case "series":
             custody.check_series(words.base)
         case "tree":

@@ -7,7 +7,8 @@ by every kind of NIC. Objects of the whole series are built once more with Debia
 configuration.
 
 That takes hours. What passed is kept by the hash of all that it was built from, so that a run that
-was ended goes on where it was, and a patch that is changed has those after it tried again.
+was ended goes on where it was, and a patch that is changed has those after it tried again. Of a few
+patches it can be asked by their numbers.
 """
 
 import json
@@ -66,10 +67,22 @@ def warnings_in(log: str) -> Counter[str]:
 
 
 def objects(tree: Path, files: list[str]) -> list[str]:
-    """The objects of the C files of the kernel among ``files`` that are in the tree."""
+    """Those that the C files of the kernel among ``files`` that are in the tree are built into."""
     others = (*PROGRAMS, *FOREIGN)
     kernel = (name for name in files if name.endswith(".c") and not name.startswith(others))
-    return [f"{name.removesuffix('.c')}.o" for name in kernel if (tree / name).exists()]
+    units = [unit(tree, name) for name in kernel if (tree / name).exists()]
+    return [f"{name.removesuffix('.c')}.o" for name in dict.fromkeys(units)]
+
+
+def unit(tree: Path, name: str) -> str:
+    """The C file that the compiler is given for this one: itself, or that beside it which has it.
+
+    The scheduler includes most of its files in a few others.
+    """
+    included = f'#include "{Path(name).name}"\n'.encode()
+    beside = (tree / name).parent.glob("*.c")
+    found = (str(one.relative_to(tree)) for one in beside if included in one.read_bytes())
+    return next(found, name)
 
 
 def take_in_options(tree: Path, name: str) -> None:
@@ -104,7 +117,8 @@ def checked(tree: Path, name: str, what: str, files: list[str]) -> Counter[str]:
     if not wanted:
         return Counter()
     with step(f"{name}: sparse on {len(wanted)} files of {what}"):
-        said = made(tree, "C=2", f"CHECK={sparse()}", *wanted)
+        # As built, so that sparse alone is run and not the compiler again.
+        said = made(tree, "W=1", "C=2", f"CHECK={sparse()}", *wanted)
     if outdated := OUTDATED.search(said):
         raise StepFailed(f"this sparse is not to be believed: {outdated[0]}")
     return warnings_in(said)
@@ -163,9 +177,28 @@ def try_patch(tree: Path, name: str, what: str, files: list[str], known: Counter
     booted(tree, name, what)
 
 
-def build_each(name: str) -> None:
-    """Each patch on top of those before it. StepFailed with the warnings that the base lacks."""
+def number_of(patch: Path) -> int:
+    """26 of 0026-genirq-….patch."""
+    return int(patch.name.partition("-")[0])
+
+
+def check(name: str, first: int, last: int) -> None:
+    """The patches with these numbers and between; of all, with Debian's configuration, too.
+
+    StepFailed with the warnings that the base lacks; ValueError where no patch has such a number.
+    """
     base = read_base(name)
+    asked = [patch for patch in base.patches if first <= number_of(patch) <= last]
+    if not asked:
+        raise ValueError(f"{name}: no patch has a number from {first} to {last}")
+    build_each(base, asked)
+    if asked == list(base.patches):
+        build_as_debian(base)
+
+
+def build_each(base: Base, asked: list[Path]) -> None:
+    """Those asked for, each on top of all before it, and the whole if it ends with one of them."""
+    name = base.name
     changed = {patch: touched(patch.read_text()) for patch in base.patches}
     everything = sorted({file for files in changed.values() for file in files})
     if foreign := [file for file in everything if file.startswith(FOREIGN)]:
@@ -178,12 +211,17 @@ def build_each(name: str) -> None:
         for (patch, files), mark in zip(changed.items(), marks, strict=True):
             tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=tree)
             take_in_options(tree, name)
+            if patch not in asked:
+                say(f"{name}: {patch.name} applies; not asked for, not built")
+                continue
             passed = cache("each") / mark
             if passed.exists():
                 say(f"{name}: {patch.name} passed before on the same grounds: {passed}")
                 continue
             try_patch(tree, name, patch.name, files, known)
             passed.mkdir()
+        if base.patches[-1] not in asked:
+            return
         built(tree, name, "the series")
         refuse("the series", checked(tree, name, "the series", everything) - known)
 
@@ -212,9 +250,9 @@ def configured(tree: Path, wanted: list[str]) -> list[str]:
     return [one for one in wanted if one in found]
 
 
-def build_as_debian(name: str) -> None:
+def build_as_debian(base: Base) -> None:
     """The objects that the series touches and Debian's configuration has, with that."""
-    base = read_base(name)
+    name = base.name
     files = sorted({file for patch in base.patches for file in touched(patch.read_text())})
     with sources(base, "debian") as tree:
         apply_series(base, tree)

@@ -27,7 +27,7 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "rt": ("fast", "rt"),
     "rt-debug": ("fast", "debug", "rt"),
     "nohz": ("fast", "nohz"),
-    "series": ("fast", "series"),  # never booted: for what a series touches
+    "series": ("fast", "series"),  # all that a series touches
 }
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {

@@ -7,7 +7,7 @@ import pytest
 
 from lab.base import BASES, read_base, touched
 from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
-from lab.eachpatch import OUTDATED, keys, objects, warnings_in
+from lab.eachpatch import OUTDATED, check, keys, objects, warnings_in
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -24,6 +24,11 @@ def test_export_is_byte_stable(name: str, tmp_path: Path) -> None:
 
 def test_series_is_not_empty() -> None:
     assert "6.12" in WITH_PATCHES
+
+
+def test_patches_are_asked_for_by_their_numbers() -> None:
+    with pytest.raises(ValueError, match=r"6\.12: no patch has a number from 9000 to 9001"):
+        check("6.12", 9000, 9001)
 
 
 def test_touched_reads_headers_only() -> None:
@@ -90,6 +95,14 @@ def test_objects_are_those_of_the_kernels_own_c_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     files = ["net/core/dev.c", "tools/testing/x.c", "include/a.h", "net/core/later.c"]
     assert objects(tmp_path, files) == ["net/core/dev.o"]
+
+
+def test_the_object_of_a_c_file_that_another_includes_is_that_ones(tmp_path: Path) -> None:
+    (tmp_path / "core.c").write_text("int alone;\n")
+    (tmp_path / "deadline.c").write_text("int part;\n")
+    (tmp_path / "build_policy.c").write_text('#include "rt.c"\n#include "deadline.c"\n')
+    files = ["core.c", "deadline.c", "build_policy.c"]
+    assert objects(tmp_path, files) == ["core.o", "build_policy.o"]
 
 
 def test_what_passed_counts_until_the_code_of_a_patch_before_changes() -> None:
