@@ -65,6 +65,8 @@ KERNELS: dict[str, Callable[[], KernelImage]] = {
 
 Settings = dict[str, Any]
 
+TUNED_LOG = "/var/log/tuned/tuned.log"
+
 # Units of the guest that answer to links that come and go.
 MANAGERS = ("irqbalance", "systemd-networkd.socket", "systemd-networkd",
             "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
@@ -91,6 +93,13 @@ class Host:
         """Every setting keyed "dev/queue/item", by the reader that knows nothing of rxlane."""
         settings: Settings = json.loads(self.run("python3", "/root/reader.py").stdout)
         return settings
+
+    def verify_by_tuned(self) -> None:
+        """TuneD finds everything as its profile wants; fails with what it says is not."""
+        done = self.run("tuned-adm", "verify", timeout=180, check=False)
+        if done.rc != 0 or "succeeded" not in done.stdout.lower():
+            said = self.run("grep", "verify: failed", TUNED_LOG, check=False).stdout
+            pytest.fail("\n".join([done.stdout + done.stderr, *said.splitlines()[-10:]]))
 
     def lanes(self, device: str) -> list[dict[str, Any]]:
         """What ``rxlane map --json`` says of one device's lanes."""

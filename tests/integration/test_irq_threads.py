@@ -102,7 +102,7 @@ def test_vm_host_without_threads_of_napis(guest: Host) -> None:
         guest.run("tuned-adm", "profile", "net-vm-host", timeout=180)
         assert [threaded(guest, irq) for irq in irqs(guest)] == ["1"] * 4
         guest.vm.ping()
-        guest.run("tuned-adm", "verify", timeout=180)
+        guest.verify_by_tuned()
         guest.vm.put(b"vm_host_threaded=on\n", VARIABLES)
         guest.run("tuned-adm", "profile", "net-vm-host", timeout=180)
         assert [threaded(guest, irq) for irq in irqs(guest)] == ["0"] * 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import OURS, Host, Settings, device_of, differing
+from conftest import OURS, TUNED_LOG, Host, Settings, device_of, differing
 from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
 
 SCRIPT = Path(__file__).parent / "guest" / "kept.py"
@@ -242,9 +242,9 @@ def test_tuned_keeps_the_profile(guest: Host) -> None:
         # By the first something is surely lost; after the others all may stand at the first look.
         operations = ("threads off", "down, up", "unbind, bind")
         found = {name: stands_again(guest, name) for name in operations}
-        assert guest.run("tuned-adm", "verify", timeout=180, check=False).rc == 0
+        guest.verify_by_tuned()
     finally:
-        print(guest.run("grep", "put right", "/var/log/tuned/tuned.log", check=False).stdout)
+        print(guest.run("grep", "put right", TUNED_LOG, check=False).stdout)
         guest.run("tuned-adm", "off", timeout=180)
     assert differing(before, guest.settings()) == {}
     late = {n: f for n, f in found.items() if f["seconds"] is None}

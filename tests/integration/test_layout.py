@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from conftest import OURS, Host, Settings, differing
+from conftest import OURS, TUNED_LOG, Host, Settings, differing
 from rxlane.deciding.niceness import IN_GUEST
 
 # Seconds until irqbalance has opened its socket, at most: one plan takes five on a busy machine.
@@ -38,7 +38,7 @@ def profile(host: Host, name: str, **variables: str) -> Iterator[Settings]:
 def in_use(host: Host) -> None:
     """Traffic passes and TuneD finds everything as wanted."""
     host.vm.ping()
-    assert "succeeded" in host.run("tuned-adm", "verify", timeout=180).stdout.lower()
+    host.verify_by_tuned()
 
 
 def files(host: Host, *paths: str) -> list[str]:
@@ -166,7 +166,7 @@ def test_realtime_busy_polling(guest: Host) -> None:
         guest.run("tuned-adm", "profile", "seed003", timeout=180)
         lanes = guest.lanes(guest.vm.nic)
         modes = [lane["mode"] for lane in lanes]
-        log = guest.run("tail", "-n", "20", "/var/log/tuned/tuned.log").stdout
+        log = guest.run("tail", "-n", "20", TUNED_LOG).stdout
         assert modes == ["off", "busy-poll", "off", "off"], log
         pid = str(lanes[1]["pid"])
         said = guest.run("chrt", "-p", pid).stdout

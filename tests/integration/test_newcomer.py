@@ -87,7 +87,7 @@ def test_from_nothing_to_every_boot_and_back(host: Host, kernel: Path) -> None:
     changed = {key for key in applied if applied[key] != settings.get(key)}
     assert changed
     host.vm.reboot()
-    host.run("tuned-adm", "verify", timeout=180)
+    host.verify_by_tuned()
     again = host.settings()
     assert {key: again[key] for key in changed} == {key: applied[key] for key in changed}
 

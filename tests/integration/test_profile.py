@@ -9,13 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import DEBIAN_612, OURS, STOCK_72, Host, Settings, device_of, differing
+from conftest import DEBIAN_612, OURS, STOCK_72, TUNED_LOG, Host, Settings, device_of, differing
 from demo_story import dormant
 from lab.vm import CommandFailed
 
 PROFILE = "net-low-latency"
 VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"
-TUNED_LOG = "/var/log/tuned/tuned.log"
 
 
 def not_restored(host: Host, before: Settings) -> dict[str, tuple[object, object]]:
@@ -70,8 +69,7 @@ def test_stock_kernel_gets_what_it_can(switched_on: tuple[Host, Settings]) -> No
 def test_verify_and_traffic(switched_on: tuple[Host, Settings]) -> None:
     host, _before = switched_on
     host.vm.ping()
-    said = host.run("tuned-adm", "verify", timeout=180)
-    assert "succeeded" in said.stdout.lower()
+    host.verify_by_tuned()
 
 
 def test_verify_finds_drift(switched_on: tuple[Host, Settings]) -> None:
@@ -175,7 +173,7 @@ def test_beside_another_profile_and_below_a_child(composed: Host) -> None:
     assert "rx_thraeded has no effect" in said and "did you mean rx_threaded?" in said
     planned = host.run("rxlane", "plan", "--profile", "partner child")
     assert "\n0 to change, " in planned.stdout and "rx_thraeded" in planned.stderr
-    assert "succeeded" in host.run("tuned-adm", "verify", timeout=180).stdout.lower()
+    host.verify_by_tuned()
     host.run("tuned-adm", "off", timeout=180)
     assert differing(before, host.settings()) == {}
 
@@ -224,7 +222,7 @@ def test_what_happened_before_the_profile_is_no_news(guest: Host) -> None:
     try:
         guest.run("tuned-adm", "profile", PROFILE, timeout=180)
         during = guest.settings()
-        guest.run("tuned-adm", "verify", timeout=180)
+        guest.verify_by_tuned()
         lines = guest.vm.read(TUNED_LOG)[said:].decode().splitlines()
         news = [line for line in lines if "lane0" in line or f"device '{nic}'" in line]
         assert news == [] and differing(during, guest.settings()) == {}

@@ -137,7 +137,7 @@ def test_the_profile_and_off(guest: Host) -> None:
         own = {guest.run("taskset", "-cp", pid(guest, n)).stdout.split()[-1] for n in (0, 1)}
         assert len(own) == 2, f"one CPU a thread: {own}"
         guest.vm.ping()
-        guest.run("tuned-adm", "verify", timeout=180)
+        guest.verify_by_tuned()
     finally:
         guest.vm.put(original, VARIABLES)
         guest.run("tuned-adm", "off", timeout=180)

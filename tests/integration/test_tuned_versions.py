@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEBS, KERNELS, OURS, READER, Host, differing
+from conftest import DEBS, KERNELS, OURS, READER, TUNED_LOG, Host, differing
 from lab import apt
 from lab.machine import GuestSpec
 from lab.vm import Guest
@@ -18,7 +18,6 @@ from lab.vm import Guest
 pytestmark = pytest.mark.long
 
 OWN, NEW, OLD = "2.25", "2.27.0-1", "2.20.0-1"
-LOG = "/var/log/tuned/tuned.log"
 PROFILES = ("net-low-latency", "net-forwarding", "net-vm-host")
 # TuneD's own profiles with [net], [irq], [scheduler] or [sysctl], which set other things.
 BESIDE = ("latency-performance net-low-latency", "throughput-performance net-forwarding",
@@ -56,7 +55,7 @@ def host(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Host]:
 
 def adm(host: Host, *words: str) -> str:
     said = host.run("tuned-adm", *words, timeout=180, check=False)
-    assert said.rc == 0, said.stdout + said.stderr + host.run("tail", "-n", "40", LOG).stdout
+    assert said.rc == 0, said.stdout + said.stderr + host.run("tail", "-n", "40", TUNED_LOG).stdout
     text: str = said.stdout
     return text
 
@@ -64,9 +63,9 @@ def adm(host: Host, *words: str) -> str:
 def not_verified(host: Host, *profiles: str) -> set[str]:
     """Applies them; what TuneD's verification finds wrong, in its own words."""
     adm(host, "profile", *profiles)
-    host.run("sh", "-c", f": > {LOG}")
+    host.run("sh", "-c", f": > {TUNED_LOG}")
     said = host.run("tuned-adm", "verify", timeout=180, check=False)
-    found = set(re.findall(r"(\S+ verify: failed.*)$", host.run("cat", LOG).stdout, re.M))
+    found = set(re.findall(r"(\S+ verify: failed.*)$", host.run("cat", TUNED_LOG).stdout, re.M))
     assert (said.rc == 0) == (not found), said.stdout + said.stderr
     return found
 
@@ -122,10 +121,10 @@ def test_the_older_one_says_so_in_one_line(host: Host) -> None:
              timeout=300)  # fmt: skip
     host.run("mkdir", "-p", "/etc/tuned/lanes")
     host.vm.put(OURS_ONLY.encode(), "/etc/tuned/lanes/tuned.conf")
-    host.run("sh", "-c", f": > {LOG}")
+    host.run("sh", "-c", f": > {TUNED_LOG}")
     host.run("systemctl", "restart", "tuned.service", timeout=180)
     host.run("tuned-adm", "profile", "lanes", timeout=180, check=False)
-    lines = host.run("cat", LOG).stdout.splitlines()
+    lines = host.run("cat", TUNED_LOG).stdout.splitlines()
     told = [line for line in lines if "need TuneD 2.25 or newer" in line]
     assert len(told) == 1, "\n".join(lines)
     assert not [line for line in lines if "Traceback" in line], "\n".join(lines)
