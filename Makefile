@@ -90,7 +90,7 @@ series: venv ## both series apply with fuzz 0 and pass checkpatch
 	$(LAB) series 6.12
 	$(LAB) series 7.2
 
-integration: venv ## guest tests with the packages (root)
+integration: setup ## guest tests with the packages (root)
 	$(PYTHON) -m pytest tests/integration -m 'not long' --durations 25 --durations-min 10 $(ARGS)
 
 # Setup comes before the gate, which runs in the venv that it makes.
@@ -100,25 +100,25 @@ check: ## the gate: setup, lint, unit, series, debs, kernels, integration
 		{ echo "== gate: setup FAILED; gate exits with 10"; exit 10; }; \
 	RXLANE_STRICT=1 $(PYTHON) tests/gate --setup-took $$(($$(date +%s) - start))
 
-check-series: venv ## each patch of the series builds alone and boots (long)
+check-series: setup ## each patch of the series builds alone and boots (long)
 	RXLANE_STRICT=1 $(LAB) series 6.12 --build
 	RXLANE_STRICT=1 $(LAB) series 7.2 --build
 
-check-debug: venv debs ## guest tests, stress and failing allocations on the debug kernel (long)
+check-debug: setup debs ## guest tests, stress and failing allocations on the debug kernel (long)
 	RXLANE_STRICT=1 RXLANE_VARIANT=ours-6.12/debug $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest $(DEBUG_TESTS) $(ARGS)
 
-check-long: venv debs ## stress, power cuts (long)
+check-long: setup debs ## stress, power cuts (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/integration -m long \
 		$(addprefix --ignore=,$(DEBUG_TESTS) $(PACKAGE_TESTS)) $(ARGS)
 
-check-variants: venv debs ## the guest tests on every preemption model (long)
+check-variants: setup debs ## the guest tests on every preemption model (long)
 	@set -e; for variant in $(VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS); done
 	@set -e; for variant in $(OUR_VARIANTS); do echo "== $$variant"; \
 		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest $(SERIES_TESTS) $(ARGS); done
 
-check-packages: debs rpms tool-rpms ## RPMs against debs, both built twice; a newcomer's way (long)
+check-packages: setup debs rpms tool-rpms ## RPMs against debs, both built twice; a newcomer's way (long)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest tests/packages $(ARGS)
 	RXLANE_STRICT=1 $(PYTHON) -m pytest $(PACKAGE_TESTS) $(ARGS)
 
