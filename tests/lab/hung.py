@@ -29,6 +29,8 @@ HALTED = re.compile(r"\b(?:pv_native_safe_halt|native_safe_halt|default_idle|acp
 NOW = re.compile(r"^now at (\d+) nsecs$")
 TICK_OF = re.compile(r"^Per CPU device: (\d+)$")
 NEXT = re.compile(r"^ next_event: +(\d+) nsecs$")
+# What a clock that nothing is wanted of has for it.
+NEVER = 2**63 - 1
 # Seconds behind its time after which a CPU's timer is one that will not come.
 OVERDUE_S = 10
 
@@ -69,7 +71,7 @@ def doing(console: str) -> list[str]:
     found = tasks(told)
     waiting = [f"{t.name}({t.state}): {' < '.join(t.stack)}" for t in found if t.waits]
     others = [f"{task.name}({task.state})" for task in found if not task.in_kernel]
-    return [*cpus(told), *overdue(told), *waiting, "processes: " + " ".join(others)]
+    return [*cpus(told), *timers(told), *waiting, "processes: " + " ".join(others)]
 
 
 def before_init(console: str) -> str:
@@ -83,17 +85,18 @@ def before_init(console: str) -> str:
 
 
 def all_idle(console: str) -> str:
-    """Where each CPU halted, and whose timer is overdue, in one line; empty if any was at work."""
+    """Where each CPU halted and when its timer is due, in one line; empty if any was at work."""
     told = since_asked(console)
     where = cpus(told)
     idle = bool(where) and all(HALTED.search(line) for line in where)
-    return "; ".join([*where, *overdue(told)]) if idle else ""
+    return "; ".join([*where, *timers(told)]) if idle else ""
 
 
-def overdue(lines: list[str]) -> list[str]:
-    """CPUs whose timer should have interrupted them long before they were asked, a line each.
+def timers(lines: list[str]) -> list[str]:
+    """When each CPU is to be interrupted by its timer next, a line each.
 
-    To an idle CPU that takes interrupts this comes of the clock's hardware, so of its emulation.
+    One that is OVERDUE_S late on an idle CPU that takes interrupts did not come of the clock's
+    hardware, so of its emulation. Where none is, yet a task waits for one, the kernel forgot it.
     """
     found: list[str] = []
     now, cpu = 0, ""
@@ -103,10 +106,19 @@ def overdue(lines: list[str]) -> list[str]:
         elif row := TICK_OF.search(line):
             cpu = row[1]
         elif cpu and (row := NEXT.search(line)):
-            late = (now - int(row[1])) / 1e9
-            found += [f"CPU {cpu}'s timer is {late:.0f} s overdue"] if late > OVERDUE_S else []
+            found.append(f"CPU {cpu}{due(int(row[1]), now)}")
             cpu = ""
     return found
+
+
+def due(event: int, now: int) -> str:
+    """Of a timer at ``event``, in ns since boot as ``now`` is."""
+    seconds = (event - now) / 1e9
+    if event == NEVER:
+        return " has no timer"
+    if seconds < -OVERDUE_S:
+        return f"'s timer is {-seconds:.0f} s overdue"
+    return f"'s timer is due in {seconds:.1f} s"
 
 
 def until_asked(console: str) -> str:

@@ -40,6 +40,12 @@ LEFT_BY_HOTPLUG = re.compile(r"NOHZ tick-stop error: local softirq work is pendi
 EMULATION_RACE = "Oops: int3:"
 
 
+# A guest all of whose CPUs are idle can be without the timer that RCU waits for; see vm.py. RCU's
+# report of that has stacks of where it and the CPUs were.
+LOST_TIMER = re.compile(r"kthread timer wakeup didn't happen")
+OF_RCU = re.compile(r"detected stall|kthread starved|\bRIP: |Call Trace:")
+
+
 def emulation_race(console: str) -> bool:
     """Whether the kernel died of how several CPUs are emulated; of no use where CPUs are real."""
     first = next(iter(splats(console)), "")
@@ -47,8 +53,12 @@ def emulation_race(console: str) -> bool:
 
 
 def faulted(console: str) -> bool:
-    """Whether the kernel complained of more than tasks that wait."""
-    return any("blocked for" not in line for line in splats(console))
+    """Whether the kernel complained of more than tasks that wait, or RCU for a timer."""
+    waits = LOST_TIMER.search(console)
+    return any(
+        "blocked for" not in line and not (waits and OF_RCU.search(line))
+        for line in splats(console)
+    )
 
 
 def left_by_hotplug(console: str) -> list[str]:

@@ -374,8 +374,9 @@ class Guest:
         """Where a guest stood that never answered; empty where its CPUs were at work, or not asked.
 
         Seen of a stock 7.2 before init, whose CPUs waited for each other with interrupts off, and
-        of our 6.12, before init and once after it with every CPU idle, for a reason that is not
-        known. So that no fault of ours hides behind it, one such guest a run is all.
+        of our 6.12, before init and twice after it with every CPU idle, for a reason that is not
+        known; the second time a timer that RCU waited for did not come, with that of no CPU
+        overdue. So that no fault of ours hides behind it, one such guest a run is all.
         """
         if self.accel != "tcg" or self._agent is not None:
             return ""

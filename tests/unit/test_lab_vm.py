@@ -235,6 +235,32 @@ def test_one_idle_guest_a_run_is_booted_once_more(monkeypatch: pytest.MonkeyPatc
     assert (another.boots, len(told)) == (1, 1)
 
 
+# As 6.12 wrote it, shortened.
+WAITS_FOR_TIMER = """\
+rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
+CPU: 1 UID: 0 PID: 0 Comm: swapper/1 Not tainted 6.12.117 #1
+RIP: 0010:pv_native_safe_halt+0x13/0x20
+Call Trace:
+rcu: rcu_preempt kthread timer wakeup didn't happen for 30001 jiffies! g-811 f0x0 ->state=0x402
+rcu: \tPossible timer handling issue on cpu=1 timer-softirq=1
+rcu: rcu_preempt kthread starved for 30002 jiffies! g-811 f0x0 RCU_GP_WAIT_FQS(5) ->cpu=1
+INFO: task kworker/0:1H:47 blocked for more than 120 seconds."""
+HELD_UP = WAITS_FOR_TIMER.replace("timer wakeup didn't happen", "starved")
+
+
+@pytest.mark.parametrize(("said", "boots"), [(WAITS_FOR_TIMER, 2), (HELD_UP, 1)])
+def test_an_idle_guest_whose_rcu_waits_for_a_timer_is_booted_once_more(
+    said: str, boots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = still(Still("systemd", at="pv_native_safe_halt", said=said), monkeypatch)
+    if boots == 1:
+        lost(idle)
+        assert idle.boots == boots
+    else:
+        with idle:
+            assert idle.boots == boots
+
+
 def test_an_idle_guest_whose_kernel_complained_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     splat = "WARNING: CPU: 0 PID: 1 at net/core/dev.c:7 napi_enable"
     idle = still(Still("systemd", at="pv_native_safe_halt", said=splat), monkeypatch)
