@@ -2,6 +2,7 @@
 """The lab itself: the guest is the machine it claims to be, and its failures are told apart."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -61,15 +62,18 @@ def test_failed_command_is_not_a_lost_guest(guest: Host) -> None:
 
 def test_lost_guest_and_splat_are_told_apart() -> None:
     """A guest of its own: it is made to report a splat, then, as a silent one is, to panic."""
-    with pytest.raises(GuestLost), Guest(KERNELS[OURS](), GuestSpec(cpus=2)) as vm:
+    with pytest.raises(GuestLost) as lost, Guest(KERNELS[OURS](), GuestSpec(cpus=2)) as vm:
         vm.run(["dd", "of=/dev/kmsg", "if=/etc/hostname", "status=none"])
         vm.check_splats()
         vm.put(b"BUG: unable to handle: written by the test\n", "/root/splat")
         vm.run(["dd", "of=/dev/kmsg", "if=/root/splat", "status=none"])
         with pytest.raises(Splat):
             vm.check_splats()
+        clocks = hung.clocks(vm.folder, 2)
         hung.ask(vm.folder)
         vm.run(["sleep", "60"])
+    print(lost.value, *clocks, sep="\n")
+    assert all(re.search(r"'s timer.*: \d+ of \d+ left, requested ", line) for line in clocks)
     told = hung.doing(vm.console_text())
     assert [line.partition(",")[0] for line in told[:2]] == ["CPU 0", "CPU 1"]
     assert told[2].startswith("systemd(S): ")

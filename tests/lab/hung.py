@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lab import monitor
 
-# panic_print: 1 for the tasks, 4 for the timers, 0x40 for the CPUs (kernel's
-# admin-guide/kernel-parameters).
-NMI_WORDS = "unknown_nmi_panic panic_print=0x45"
+# panic_print: 1 for the tasks, 0x40 for the CPUs (kernel's admin-guide/kernel-parameters). Not 4,
+# for the timers: once it panics those of one CPU are left.
+NMI_WORDS = "unknown_nmi_panic panic_print=0x41"
 ASKED = re.compile(r"Kernel panic - not syncing: NMI")
 CPU = re.compile(r"\bCPU: (\d+) (?:UID: \d+ )?PID: \d+ Comm: (.+?) (?:Not tainted|Tainted)")
 IDLE = re.compile(r"NMI backtrace for cpu (\d+) skipped: idling at (\S+)")
@@ -25,14 +25,11 @@ FRAMES = 8
 INIT, KTHREADD = 1, 2
 # Where an idle CPU stands: what 6.12 and 7.2 halt it with.
 HALTED = re.compile(r"\b(?:pv_native_safe_halt|native_safe_halt|default_idle|acpi_idle\w*)\+")
-# Of the list of timers (kernel/time/timer_list.c), in ns since boot.
-NOW = re.compile(r"^now at (\d+) nsecs$")
-TICK_OF = re.compile(r"^Per CPU device: (\d+)$")
-NEXT = re.compile(r"^ next_event: +(\d+) nsecs$")
-# What a clock that nothing is wanted of has for it.
-NEVER = 2**63 - 1
-# Seconds behind its time after which a CPU's timer is one that will not come.
-OVERDUE_S = 10
+# Of an APIC, as QEMU's "info lapic" shows it.
+LVTT = re.compile(r"^LVTT\s.*", re.MULTILINE)
+COUNT = re.compile(r"initial_count = (\d+) current_count = (\d+)")
+REQUESTED = re.compile(r"^IRR\s+(.*)", re.MULTILINE)
+IN_SERVICE = re.compile(r"^ISR\s+(.*)", re.MULTILINE)
 
 
 @dataclass
@@ -71,7 +68,7 @@ def doing(console: str) -> list[str]:
     found = tasks(told)
     waiting = [f"{t.name}({t.state}): {' < '.join(t.stack)}" for t in found if t.waits]
     others = [f"{task.name}({task.state})" for task in found if not task.in_kernel]
-    return [*cpus(told), *timers(told), *waiting, "processes: " + " ".join(others)]
+    return [*cpus(told), *waiting, "processes: " + " ".join(others)]
 
 
 def before_init(console: str) -> str:
@@ -85,40 +82,32 @@ def before_init(console: str) -> str:
 
 
 def all_idle(console: str) -> str:
-    """Where each CPU halted and when its timer is due, in one line; empty if any was at work."""
-    told = since_asked(console)
-    where = cpus(told)
+    """Where each CPU halted, in one line; empty if any was at work."""
+    where = cpus(since_asked(console))
     idle = bool(where) and all(HALTED.search(line) for line in where)
-    return "; ".join([*where, *timers(told)]) if idle else ""
+    return "; ".join(where) if idle else ""
 
 
-def timers(lines: list[str]) -> list[str]:
-    """When each CPU is to be interrupted by its timer next, a line each.
+def clocks(folder: Path, cpus: int) -> list[str]:
+    """How the timer of each CPU of the guest in ``folder`` stands, a line each; MonitorRefused."""
+    return [clock(cpu, monitor.ask_human(folder, "info lapic", cpu)) for cpu in range(cpus)]
 
-    One that is OVERDUE_S late on an idle CPU that takes interrupts did not come of the clock's
-    hardware, so of its emulation. Where none is, yet a task waits for one, the kernel forgot it.
+
+def clock(cpu: int, apic: str) -> str:
+    """How a CPU's timer stands by what QEMU shows of its APIC.
+
+    One that has run down, on a CPU that is idle, with no interrupt requested or in service: its
+    interrupt was lost, or the kernel forgot to set it once more.
     """
-    found: list[str] = []
-    now, cpu = 0, ""
-    for line in lines:
-        if row := NOW.search(line):
-            now = int(row[1])
-        elif row := TICK_OF.search(line):
-            cpu = row[1]
-        elif cpu and (row := NEXT.search(line)):
-            found.append(f"CPU {cpu}{due(int(row[1]), now)}")
-            cpu = ""
-    return found
-
-
-def due(event: int, now: int) -> str:
-    """Of a timer at ``event``, in ns since boot as ``now`` is."""
-    seconds = (event - now) / 1e9
-    if event == NEVER:
-        return " has no timer"
-    if seconds < -OVERDUE_S:
-        return f"'s timer is {-seconds:.0f} s overdue"
-    return f"'s timer is due in {seconds:.1f} s"
+    row, count = LVTT.search(apic), COUNT.search(apic)
+    requested, in_service = REQUESTED.search(apic), IN_SERVICE.search(apic)
+    if not (row and count and requested and in_service):
+        return f"CPU {cpu}'s timer is not shown"
+    masked = " (masked)" if "masked" in row[0] else ""
+    return (
+        f"CPU {cpu}'s timer{masked}: {count[2]} of {count[1]} left, "
+        f"requested {requested[1].strip()}, in service {in_service[1].strip()}"
+    )
 
 
 def until_asked(console: str) -> str:

@@ -43,6 +43,12 @@ def ask(folder: Path, command: str, **arguments: object) -> Any:
             return found
 
 
+def ask_human(folder: Path, command: str, cpu: int) -> str:
+    """What the monitor for people shows of a virtual CPU. MonitorRefused."""
+    said = ask(folder, "human-monitor-command", **{"command-line": command, "cpu-index": cpu})
+    return str(said).replace("\r", "")
+
+
 def virtual_cpus(folder: Path) -> list[int]:
     """Host thread ids of the virtual CPUs, by their number."""
     cpus = sorted(ask(folder, "query-cpus-fast"), key=lambda cpu: int(cpu["cpu-index"]))

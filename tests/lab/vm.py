@@ -98,6 +98,7 @@ class Guest:
         self._qemu: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
         self._nic = ""
+        self._clocks: list[str] = []
         self._keep = False
         self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
         self._hotplug = False
@@ -317,14 +318,15 @@ class Guest:
             return ""
         try:
             had = monitor.host_seconds(self.folder)
+            self._clocks = hung.clocks(self.folder, self.spec.cpus)
             hung.ask(self.folder)
             with suppress(subprocess.TimeoutExpired):
                 self._qemu.wait(TELLING_S)
             if self._qemu.poll() is None:
-                return mute(had, monitor.host_seconds(self.folder))
+                return "\n".join([mute(had, monitor.host_seconds(self.folder)), *self._clocks])
         except (OSError, MonitorRefused) as refused:
             return f"it could not be asked what it does: {refused}"
-        return "it was doing:\n" + "\n".join(hung.doing(self.console_text()))
+        return "it was doing:\n" + "\n".join([*self._clocks, *hung.doing(self.console_text())])
 
     def _last_words(self) -> str:
         """How QEMU ended, if it did, and the last of what it said."""
@@ -375,8 +377,8 @@ class Guest:
 
         Seen of a stock 7.2 before init, whose CPUs waited for each other with interrupts off, and
         of our 6.12, before init and twice after it with every CPU idle, for a reason that is not
-        known; the second time a timer that RCU waited for did not come, with that of no CPU
-        overdue. So that no fault of ours hides behind it, one such guest a run is all.
+        known; the second time a timer that RCU waited for did not come. So that no fault of ours
+        hides behind it, one such guest a run is all.
         """
         if self.accel != "tcg" or self._agent is not None:
             return ""
@@ -386,7 +388,8 @@ class Guest:
         if where := hung.before_init(console):
             return f"{STOOD_STILL} before init ({where})"
         where = "" if faulted(hung.until_asked(console)) else hung.all_idle(console)
-        return f"{STOOD_STILL} with every CPU idle ({where})" if where else ""
+        told = "; ".join([where, *self._clocks])
+        return f"{STOOD_STILL} with every CPU idle ({told})" if where else ""
 
     def _of_emulation(self) -> str | None:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""

@@ -66,6 +66,13 @@ def test_a_refusal_names_the_command(tmp_path: Path) -> None:
         monitor.ask(tmp_path, "system_reset")
 
 
+def test_what_people_are_shown_of_one_cpu(tmp_path: Path) -> None:
+    with answering(tmp_path, DONE, json.dumps({"return": "LVTT\r\nISR\r\n"}) + "\n") as heard:
+        assert monitor.ask_human(tmp_path, "info lapic", 1) == "LVTT\nISR\n"
+    wanted = {"command-line": "info lapic", "cpu-index": 1}
+    assert heard[1] == {"execute": "human-monitor-command", "arguments": wanted}
+
+
 def test_virtual_cpus_in_their_order(tmp_path: Path) -> None:
     rows = [{"cpu-index": 1, "thread-id": 41}, {"cpu-index": 0, "thread-id": 42}]
     with answering(tmp_path, DONE, json.dumps({"return": rows}) + "\n"):

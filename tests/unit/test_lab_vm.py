@@ -186,6 +186,7 @@ def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
     monkeypatch.setattr(hung, "ask", guest.take_nmi)
     spent = iter([[1.0, 2.0], [1.0, 14.5]] * vm.BOOTS)
     monkeypatch.setattr(monitor, "host_seconds", lambda _folder: next(spent))
+    monkeypatch.setattr(hung, "clocks", lambda _folder, cpus: [f"{cpus} timers"])
     monkeypatch.setattr(vm, "FAST_BOOT_S", 0.5)
     monkeypatch.setattr(vm, "ANEW", [])
     return guest
@@ -208,7 +209,7 @@ def test_a_guest_that_stood_still_after_init_is_lost_with_what_it_did(
 ) -> None:
     after = still(Still("systemd"), monkeypatch)
     said = lost(after)
-    assert "it was doing:\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
+    assert "it was doing:\n1 timers\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
     assert after.boots == 1
 
 
@@ -227,7 +228,7 @@ def test_one_idle_guest_a_run_is_booted_once_more(monkeypatch: pytest.MonkeyPatc
     with idle:
         assert idle.boots == 2
     why = "the kernel stood still with every CPU idle (CPU 0, swapper/0: pv_native_safe_halt+0x1/"
-    assert why in vm.ANEW[0]
+    assert why in vm.ANEW[0] and vm.ANEW[0].endswith("; 1 timers)")
     told = vm.ANEW
     another = still(Still("systemd", at="pv_native_safe_halt"), monkeypatch)
     monkeypatch.setattr(vm, "ANEW", told)
