@@ -88,9 +88,9 @@ def all_idle(console: str) -> str:
     return "; ".join(where) if idle else ""
 
 
-def clocks(folder: Path, cpus: int) -> list[str]:
-    """How the timer of each CPU of the guest in ``folder`` stands, a line each; MonitorRefused."""
-    return [clock(cpu, monitor.ask_human(folder, "info lapic", cpu)) for cpu in range(cpus)]
+def clocks(folder: Path, count: int) -> list[str]:
+    """How the timers of the ``count`` CPUs of a guest stand, a line each; MonitorRefused."""
+    return [clock(cpu, monitor.ask_human(folder, "info lapic", cpu)) for cpu in range(count)]
 
 
 def clock(cpu: int, apic: str) -> str:

@@ -39,7 +39,6 @@ LEFT_BY_HOTPLUG = re.compile(r"NOHZ tick-stop error: local softirq work is pendi
 # emulated CPU can meet it afterwards, and the kernel then takes it for a fault of its own.
 EMULATION_RACE = "Oops: int3:"
 
-
 # A guest all of whose CPUs are idle can be without the timer that RCU waits for; see vm.py. RCU's
 # report of that has stacks of where it and the CPUs were.
 LOST_TIMER = re.compile(r"kthread timer wakeup didn't happen")

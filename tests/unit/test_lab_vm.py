@@ -246,25 +246,27 @@ rcu: rcu_preempt kthread timer wakeup didn't happen for 30001 jiffies! g-811 f0x
 rcu: \tPossible timer handling issue on cpu=1 timer-softirq=1
 rcu: rcu_preempt kthread starved for 30002 jiffies! g-811 f0x0 RCU_GP_WAIT_FQS(5) ->cpu=1
 INFO: task kworker/0:1H:47 blocked for more than 120 seconds."""
-HELD_UP = WAITS_FOR_TIMER.replace("timer wakeup didn't happen", "starved")
 
 
-@pytest.mark.parametrize(("said", "boots"), [(WAITS_FOR_TIMER, 2), (HELD_UP, 1)])
 def test_an_idle_guest_whose_rcu_waits_for_a_timer_is_booted_once_more(
-    said: str, boots: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle = still(Still("systemd", at="pv_native_safe_halt", said=WAITS_FOR_TIMER), monkeypatch)
+    with idle:
+        assert idle.boots == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "WARNING: CPU: 0 PID: 1 at net/core/dev.c:7 napi_enable",
+        WAITS_FOR_TIMER.replace("timer wakeup didn't happen", "starved"),
+    ],
+)
+def test_an_idle_guest_whose_kernel_complained_is_lost(
+    said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle = still(Still("systemd", at="pv_native_safe_halt", said=said), monkeypatch)
-    if boots == 1:
-        lost(idle)
-        assert idle.boots == boots
-    else:
-        with idle:
-            assert idle.boots == boots
-
-
-def test_an_idle_guest_whose_kernel_complained_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    splat = "WARNING: CPU: 0 PID: 1 at net/core/dev.c:7 napi_enable"
-    idle = still(Still("systemd", at="pv_native_safe_halt", said=splat), monkeypatch)
     assert "no answer" in lost(idle)
     assert idle.boots == 1
 
