@@ -226,7 +226,7 @@ def guest(
 def igb() -> str:
     """Why no QEMU here emulates igb; empty when one does."""
     try:
-        qemu.having(["igb"])
+        qemu.having(("igb",))
     except StepFailed as error:
         return str(error)
     return ""

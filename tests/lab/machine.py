@@ -50,9 +50,9 @@ class GuestSpec:
         extra = ("e1000e", "vmxnet3", "igb", "e1000")
         return [("virtio", self.queues), *((n, 1) for n in extra if getattr(self, n))]
 
-    def devices(self) -> list[str]:
+    def devices(self) -> tuple[str, ...]:
         """QEMU's names of the NICs that not every QEMU emulates."""
-        return [kind for kind, _queues in self.nics() if kind != "virtio"]
+        return tuple(kind for kind, _queues in self.nics() if kind != "virtio")
 
 
 @dataclass(frozen=True)

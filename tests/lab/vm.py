@@ -89,7 +89,7 @@ class Guest:
     def __init__(self, kernel: KernelImage, spec: GuestSpec) -> None:
         self.kernel, self.spec = kernel, spec
         self.accel = "tcg" if spec.icount or spec.counted else accel.choose(kernel.bzimage)
-        self._program = qemu.having(spec.devices())
+        self._program = qemu.having(spec.devices(), emulated=self.accel == "tcg")
         BUILD.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="guest-", dir=BUILD))
         self.console = self.folder / CONSOLE

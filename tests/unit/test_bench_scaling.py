@@ -10,7 +10,6 @@ from bench import tables
 from bench.scaling import Spent, rows, spent
 from bench.seed002 import WAYS
 from lab import counted
-from lab.progress import StepFailed
 
 
 def test_the_busiest_cpu_and_all() -> None:
@@ -26,14 +25,9 @@ def test_half_the_instructions_are_twice_the_packets() -> None:
     assert "one, rules, rx 4" in text and "\u00d74.00" in text
 
 
-@pytest.mark.parametrize(("said", "version"), [("7.2.22", 1), ("8.2.4", 1), ("10.0.2", 2)])
-def test_the_interface_of_plugins(said: str, version: int) -> None:
-    assert counted.interface(f"QEMU emulator version {said} (Debian)") == version
-
-
-def test_a_qemu_that_does_not_tell_its_version() -> None:
-    with pytest.raises(StepFailed, match="version"):
-        counted.interface("no such thing")
+@pytest.mark.parametrize(("major", "version"), [(7, 1), (8, 1), (10, 2)])
+def test_the_interface_of_plugins(major: int, version: int) -> None:
+    assert counted.interface(major) == version
 
 
 def test_counts_are_read_by_cpu(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ def test_eight_cpus_are_the_profiles_guest() -> None:
     spec = machine(8, [])
     assert spec.sockets * spec.cores * spec.threads == spec.cpus
     assert spec.numa == 2
-    assert spec.devices() == ["e1000e", "vmxnet3"]
+    assert spec.devices() == ("e1000e", "vmxnet3")
 
 
 def test_other_counts_are_plain() -> None:
     spec = machine(1, [])
-    assert (spec.cpus, spec.numa, spec.devices()) == (1, 1, [])
+    assert (spec.cpus, spec.numa, spec.devices()) == (1, 1, ())
 
 
 def test_empty_lines_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
-from lab import hung, monitor, vm
+from lab import hung, monitor, qemu, vm
 from lab.kernel import KernelImage
 from lab.machine import AGENT, GuestSpec
+from lab.qemu import Qemu
 from lab.qga import Agent, AgentSilent, Completed
 from lab.vm import Guest, GuestLost
 
@@ -89,6 +90,7 @@ class NoNetwork:
 def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(vm, "BUILD", tmp_path)
     monkeypatch.setattr(vm, "Network", NoNetwork)
+    monkeypatch.setattr(qemu, "having", lambda _devices, emulated: Qemu(("sh",)))
     monkeypatch.setenv("RXLANE_ACCEL", "tcg")
     yield
 
