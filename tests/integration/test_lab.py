@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import KERNELS, OURS, Host
-from lab import hung, monitor
+from lab import apic, hung, monitor
 from lab.machine import GuestSpec
 from lab.net import Network
 from lab.vm import ANEW, CommandFailed, Guest, GuestLost, Splat
@@ -69,10 +69,10 @@ def test_lost_guest_and_splat_are_told_apart() -> None:
         vm.run(["dd", "of=/dev/kmsg", "if=/root/splat", "status=none"])
         with pytest.raises(Splat):
             vm.check_splats()
-        clocks = hung.clocks(vm.folder, 2)
+        timers = [str(timer) for timer in apic.timers(vm.folder, 2)]
         hung.ask(vm.folder)
         vm.run(["sleep", "60"])
-    assert all(re.search(r"'s timer.*: \d+ of \d+ left, requested ", line) for line in clocks)
+    assert all(re.search(r"'s timer.*: \d+ of \d+ left, requested ", line) for line in timers)
     told = hung.doing(vm.console_text())
     assert [line.partition(",")[0] for line in told[:2]] == ["CPU 0", "CPU 1"]
     assert told[2].startswith("systemd(S): ")

@@ -2,7 +2,8 @@
 """What a guest was doing that says nothing any more: its kernel tells, asked by an NMI.
 
 With NMI_WORDS on its command line the kernel takes one for a reason to panic, and then writes to
-its console where each CPU was and what every task waits for. Nothing is slower by it before.
+its console where each CPU was and what every task waits for. Nothing is slower by it before. That
+is more than the log of Debian's kernels holds, of which the first lines would be lost.
 """
 
 import re
@@ -13,7 +14,7 @@ from lab import monitor
 
 # panic_print: 1 for the tasks, 0x40 for the CPUs (kernel's admin-guide/kernel-parameters). Not 4,
 # for the timers: once it panics those of one CPU are left.
-NMI_WORDS = "unknown_nmi_panic panic_print=0x41"
+NMI_WORDS = "unknown_nmi_panic panic_print=0x41 log_buf_len=2M"
 ASKED = re.compile(r"Kernel panic - not syncing: NMI")
 CPU = re.compile(r"\bCPU: (\d+) (?:UID: \d+ )?PID: \d+ Comm: (.+?) (?:Not tainted|Tainted)")
 IDLE = re.compile(r"NMI backtrace for cpu (\d+) skipped: idling at (\S+)")
@@ -25,11 +26,6 @@ FRAMES = 8
 INIT, KTHREADD = 1, 2
 # Where an idle CPU stands: what 6.12 and 7.2 halt it with.
 HALTED = re.compile(r"\b(?:pv_native_safe_halt|native_safe_halt|default_idle|acpi_idle\w*)\+")
-# Of an APIC, as QEMU's "info lapic" shows it.
-LVTT = re.compile(r"^LVTT\s.*", re.MULTILINE)
-COUNT = re.compile(r"initial_count = (\d+) current_count = (\d+)")
-REQUESTED = re.compile(r"^IRR\s+(.*)", re.MULTILINE)
-IN_SERVICE = re.compile(r"^ISR\s+(.*)", re.MULTILINE)
 
 
 @dataclass
@@ -71,6 +67,12 @@ def doing(console: str) -> list[str]:
     return [*cpus(told), *waiting, "processes: " + " ".join(others)]
 
 
+def halted(console: str, number: int) -> bool:
+    """Whether that CPU stood where an idle one does."""
+    own = (line for line in cpus(since_asked(console)) if line.startswith(f"CPU {number},"))
+    return any(HALTED.search(line) for line in own)
+
+
 def before_init(console: str) -> str:
     """Where each CPU of a kernel stood that had not come as far as init, in one line; else empty.
 
@@ -86,28 +88,6 @@ def all_idle(console: str) -> str:
     where = cpus(since_asked(console))
     idle = bool(where) and all(HALTED.search(line) for line in where)
     return "; ".join(where) if idle else ""
-
-
-def clocks(folder: Path, count: int) -> list[str]:
-    """How the timers of the ``count`` CPUs of a guest stand, a line each; MonitorRefused."""
-    return [clock(cpu, monitor.ask_human(folder, "info lapic", cpu)) for cpu in range(count)]
-
-
-def clock(cpu: int, apic: str) -> str:
-    """How a CPU's timer stands by what QEMU shows of its APIC.
-
-    One that has run down, on a CPU that is idle, with no interrupt requested or in service: its
-    interrupt was lost, or the kernel forgot to set it once more.
-    """
-    row, count = LVTT.search(apic), COUNT.search(apic)
-    requested, in_service = REQUESTED.search(apic), IN_SERVICE.search(apic)
-    if not (row and count and requested and in_service):
-        return f"CPU {cpu}'s timer is not shown"
-    masked = " (masked)" if "masked" in row[0] else ""
-    return (
-        f"CPU {cpu}'s timer{masked}: {count[2]} of {count[1]} left, "
-        f"requested {requested[1].strip()}, in service {in_service[1].strip()}"
-    )
 
 
 def until_asked(console: str) -> str:

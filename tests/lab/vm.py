@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from lab import accel, counted, hung, monitor, qemu
+from lab import accel, apic, counted, hung, monitor, qemu
 from lab.cache import digest
 from lab.kernel import KernelImage
 from lab.machine import AGENT, CONSOLE, GuestSpec, Machine
@@ -98,7 +98,7 @@ class Guest:
         self._qemu: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
         self._nic = ""
-        self._clocks: list[str] = []
+        self._timers: list[apic.Timer] = []
         self._keep = False
         self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
         self._hotplug = False
@@ -308,7 +308,7 @@ class Guest:
 
     def _lost(self, why: str) -> GuestLost:
         self.keep()
-        words = self._last_words()
+        words = self._last_words() + self._complaint()
         tail = "\n".join(self.console_text().splitlines()[-CONSOLE_TAIL:])
         return GuestLost(f"{why}{words}; console {self.console}:\n{tail}\n{self._doing()}")
 
@@ -318,15 +318,17 @@ class Guest:
             return ""
         try:
             had = monitor.host_seconds(self.folder)
-            self._clocks = hung.clocks(self.folder, self.spec.cpus)
+            self._timers = apic.timers(self.folder, self.spec.cpus)
             hung.ask(self.folder)
             with suppress(subprocess.TimeoutExpired):
                 self._qemu.wait(TELLING_S)
             if self._qemu.poll() is None:
-                return "\n".join([mute(had, monitor.host_seconds(self.folder)), *self._clocks])
+                now = mute(had, monitor.host_seconds(self.folder))
+                return "\n".join([now, *map(str, self._timers)])
         except (OSError, MonitorRefused) as refused:
             return f"it could not be asked what it does: {refused}"
-        return "it was doing:\n" + "\n".join([*self._clocks, *hung.doing(self.console_text())])
+        told = [*map(str, self._timers), *hung.doing(self.console_text())]
+        return "it was doing:\n" + "\n".join(told)
 
     def _last_words(self) -> str:
         """How QEMU ended, if it did, and the last of what it said."""
@@ -338,6 +340,11 @@ class Guest:
         said = "\n".join(self.qemu_text().splitlines()[-CONSOLE_TAIL:])
         return f"{words}; QEMU said: {said}" if said else words
 
+    def _complaint(self) -> str:
+        """The first that the kernel complained of, if it did: what led to all that follows it."""
+        first = next(iter(splats(self.console_text())), "")
+        return f"; its kernel said: {first.strip()}" if first else ""
+
     def _boot(self) -> None:
         """Starts the machine; anew where the emulation, not the kernel, failed."""
         argv = self._network.inside(self._command())
@@ -348,18 +355,20 @@ class Guest:
             try:
                 return self._wait_for_boot()
             except GuestLost:
-                # Once: one that does so again may have another reason.
-                now = "" if failed else self._failure_of_qemu() or self._stood_still()
-                why = now or self._of_emulation()
+                why = self._of_emulation()
+                if not why and not failed:
+                    # Once: one that does so again may have another reason.
+                    why = failed = self._failure_of_qemu() or self._stood_still()
                 if not why or attempt == BOOTS:
                     raise
-            failed, self._keep = failed or now, False
+            self._keep = False
             say(f"{why}; booting once more")
             ANEW.append(f"{self.kernel.name}, {self.spec.cpus} CPUs: {why}")
             self._end()
             self._put_aside(attempt)
 
     def _put_aside(self, attempt: int) -> None:
+        self._timers = []
         for name in (SOCKET, AGENT):
             (self.folder / name).unlink(missing_ok=True)
         for log in (self.console, self.log):
@@ -388,20 +397,23 @@ class Guest:
         if where := hung.before_init(console):
             return f"{STOOD_STILL} before init ({where})"
         where = "" if faulted(hung.until_asked(console)) else hung.all_idle(console)
-        told = "; ".join([where, *self._clocks])
+        told = "; ".join([where, *map(str, self._timers)])
         return f"{STOOD_STILL} with every CPU idle ({told})" if where else ""
 
-    def _of_emulation(self) -> str | None:
+    def _of_emulation(self) -> str:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""
         if self.accel != "tcg":
-            return None
+            return ""
         console = self.console_text()
         if emulation_race(console):
             return "emulated CPUs raced at boot (an int3 that was gone already)"
+        left = next((one for one in self._timers if one.left), None)
+        if left and hung.halted(console, left.cpu) and not faulted(hung.until_asked(console)):
+            return f"the emulation lost a timer's interrupt at boot ({left})"
         # The same in the code that would have reported it: the machine resets, and QEMU ends well.
         if self._qemu is not None and self._qemu.poll() == 0 and not splats(console):
             return "the guest was reset at boot without a word"
-        return None
+        return ""
 
     def _start(self, argv: list[str]) -> None:
         with self.log.open("wb") as log:
@@ -413,9 +425,12 @@ class Guest:
     def _wait_for_boot(self) -> None:
         patience = self._boot_s()
         end = time.monotonic() + patience
+        watch = apic.Watch(self.folder, self.spec.cpus)
         while self._agent is None:
             if self._qemu is None or self._qemu.poll() is not None:
                 raise self._lost("QEMU ended at boot")
+            if timer := watch.lost():
+                raise self._lost(f"{timer}, and nothing ends it")
             if time.monotonic() > end:
                 raise self._lost(f"no answer within {patience:.0f} s of boot")
             self._agent = self._connect()

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from lab import hung, monitor, qemu, vm
+from lab import apic, hung, monitor, qemu, vm
+from lab.apic import Timer
 from lab.kernel import KernelImage
 from lab.machine import AGENT, GuestSpec
 from lab.qemu import Qemu
@@ -167,6 +168,8 @@ class Still(Dying):
     The first process is then called ``init``, and CPU 0 is in the function ``at``.
     """
 
+    left = False  # of its CPU's timer
+
     def __init__(self, init: str, deaths: int = 1, at: str = "stand_still", said: str = "") -> None:
         super().__init__("", deaths)
         self._init, self._at, self._said = init, at, said
@@ -174,6 +177,9 @@ class Still(Dying):
     def _command(self) -> list[str]:
         count = f"echo x >> {self._boots}; test $(wc -l < {self._boots}) -gt {self._deaths}"
         return ["sh", "-c", f"{count} && touch {self.folder / 'up'}; sleep 60"]
+
+    def timers(self, _folder: Path, cpus: int) -> list[Timer]:
+        return [Timer(0, self.left and len(vm.ANEW) < self._deaths, f" of {cpus}")]
 
     def take_nmi(self, _folder: Path) -> None:
         row = f"task:{self._init} state:D stack:0 pid:1 tgid:1 ppid:0 flags:0x4000"
@@ -188,7 +194,7 @@ def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
     monkeypatch.setattr(hung, "ask", guest.take_nmi)
     spent = iter([[1.0, 2.0], [1.0, 14.5]] * vm.BOOTS)
     monkeypatch.setattr(monitor, "host_seconds", lambda _folder: next(spent))
-    monkeypatch.setattr(hung, "clocks", lambda _folder, cpus: [f"{cpus} timers"])
+    monkeypatch.setattr(apic, "timers", guest.timers)
     monkeypatch.setattr(vm, "FAST_BOOT_S", 0.5)
     monkeypatch.setattr(vm, "ANEW", [])
     return guest
@@ -211,7 +217,7 @@ def test_a_guest_that_stood_still_after_init_is_lost_with_what_it_did(
 ) -> None:
     after = still(Still("systemd"), monkeypatch)
     said = lost(after)
-    assert "it was doing:\n1 timers\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
+    assert "it was doing:\nCPU 0's timer of 1\nCPU 0, swapper/0: stand_still+0x1/0x2\n" in said
     assert after.boots == 1
 
 
@@ -230,12 +236,35 @@ def test_one_idle_guest_a_run_is_booted_once_more(monkeypatch: pytest.MonkeyPatc
     with idle:
         assert idle.boots == 2
     why = "the kernel stood still with every CPU idle (CPU 0, swapper/0: pv_native_safe_halt+0x1/"
-    assert why in vm.ANEW[0] and vm.ANEW[0].endswith("; 1 timers)")
+    assert why in vm.ANEW[0] and vm.ANEW[0].endswith("; CPU 0's timer of 1)")
     told = vm.ANEW
     another = still(Still("systemd", at="pv_native_safe_halt"), monkeypatch)
     monkeypatch.setattr(vm, "ANEW", told)
     lost(another)
     assert (another.boots, len(told)) == (1, 1)
+
+
+def test_guests_whose_timer_the_emulation_lost_are_booted_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deaths = vm.BOOTS - 1
+    left = still(Still("systemd", deaths, at="pv_native_safe_halt"), monkeypatch)
+    left.left = True
+    monkeypatch.setattr(apic, "LOOK_S", 0.0)
+    monkeypatch.setattr(vm, "FAST_BOOT_S", 60.0)
+    with left:
+        assert left.boots == vm.BOOTS
+    why = "the emulation lost a timer's interrupt at boot (CPU 0's timer of 1)"
+    assert vm.ANEW == [f"6.12 (fast, patched), 1 CPUs: {why}"] * deaths
+
+
+def test_a_timer_left_by_a_cpu_that_is_at_work_is_the_kernel_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_work = still(Still("systemd"), monkeypatch)
+    at_work.left = True
+    lost(at_work)
+    assert at_work.boots == 1
 
 
 # As 6.12 wrote it, shortened.
