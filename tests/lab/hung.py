@@ -2,8 +2,7 @@
 """What a guest was doing that says nothing any more: its kernel tells, asked by an NMI.
 
 With NMI_WORDS on its command line the kernel takes one for a reason to panic, and then writes to
-its console where each CPU was and what every task waits for. Nothing is slower by it before. That
-is more than the log of Debian's kernels holds, of which the first lines would be lost.
+its console where each CPU was and what every task waits for. Nothing is slower by it before.
 """
 
 import re
@@ -13,7 +12,8 @@ from pathlib import Path
 from lab import monitor
 
 # panic_print: 1 for the tasks, 0x40 for the CPUs (kernel's admin-guide/kernel-parameters). Not 4,
-# for the timers: once it panics those of one CPU are left.
+# for the timers: once it panics those of one CPU are left. All that is more than the log of
+# Debian's kernels holds, 128 KiB, whose oldest lines would be lost.
 NMI_WORDS = "unknown_nmi_panic panic_print=0x41 log_buf_len=2M"
 ASKED = re.compile(r"Kernel panic - not syncing: NMI")
 CPU = re.compile(r"\bCPU: (\d+) (?:UID: \d+ )?PID: \d+ Comm: (.+?) (?:Not tainted|Tainted)")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The QEMU a guest runs in: the machine's own, or a newer one unpacked into the cache.
 
-Debian 12's QEMU 7.2 has no igb, and its emulated CPUs execute what the guest's kernel has
-replaced far more often. Its backports carry one that is better; apt says which packages that needs
-beyond those installed, and they are unpacked beside the machine, never installed on it.
+Debian 12's QEMU 7.2 has no igb, and far more often than later ones its emulated CPUs execute what
+the guest's kernel has replaced. Its backports carry one that is better; apt says which packages
+that needs beyond those installed, and they are unpacked beside the machine, never installed on it.
 """
 
 import functools

@@ -20,7 +20,6 @@ ISR\t (none)
 IRR\t 236\x20
 """
 
-
 # The same CPU of a guest that never came up: QEMU 10.0.2, stock 6.12.118.
 LEFT = """\
 LVTT\t 0x000200ec active-hi edge                 periodic     Fixed  (vec 236)

@@ -34,6 +34,11 @@ def test_variables_join_the_environment() -> None:
     assert "PATH" in own
 
 
+@pytest.mark.parametrize(("said", "version"), [("7.2.22", 7), ("8.2.4", 8), ("10.0.2", 10)])
+def test_the_major_version(said: str, version: int) -> None:
+    assert major(f"QEMU emulator version {said} (Debian)") == version
+
+
 def test_a_qemu_that_does_not_tell_its_version() -> None:
     with pytest.raises(StepFailed, match="version"):
         major("no such thing")
