@@ -19,7 +19,7 @@ import pytest
 from _pytest.compat import NOTSET
 from _pytest.mark.structures import ParameterSet
 
-from lab import debtools, qemu
+from lab import debtools, oncemore, qemu
 from lab.base import BASES
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.machine import GuestSpec
@@ -161,6 +161,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if kernel_of(item) != name]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if kernel_of(item) == name]
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Runs each test once, or once more where the emulation took its guest away."""
+    return oncemore.protocol(item, nextitem)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -38,6 +38,8 @@ FAST_BOOT_S = 400.0
 BOOTS = 4
 # Why guests were booted once more, one line each, for who reports of a run.
 ANEW: list[str] = []
+# Those of this run, also the ended ones.
+GUESTS: list["Guest"] = []
 STOOD_STILL = "the kernel stood still"
 CONSOLE_TAIL = 30
 # Seconds that a guest may take to write what each CPU and task of it does.
@@ -102,6 +104,7 @@ class Guest:
         self._keep = False
         self._patience = DEBUG_PATIENCE if "debug" in kernel.flavour else 1
         self._hotplug = False
+        GUESTS.append(self)
 
     @property
     def netns(self) -> str:
@@ -270,6 +273,12 @@ class Guest:
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
+    def raced(self) -> str:
+        """What the emulation of its CPUs did to it, where that is known and its console is left."""
+        if self.accel != "tcg" or not emulation_race(self.console_text()):
+            return ""
+        return "emulated CPUs raced (an int3 that was gone already)"
+
     def keep(self) -> None:
         """Has its folder, with the console log, stay behind at the end."""
         self._keep = True
@@ -404,9 +413,9 @@ class Guest:
         """What the emulation of several CPUs did to a guest that is lost, where that is known."""
         if self.accel != "tcg":
             return ""
+        if raced := self.raced():
+            return f"at boot {raced}"
         console = self.console_text()
-        if emulation_race(console):
-            return "emulated CPUs raced at boot (an int3 that was gone already)"
         left = next((one for one in self._timers if one.left), None)
         if left and hung.halted(console, left.cpu) and not faulted(hung.until_asked(console)):
             return f"the emulation lost a timer's interrupt at boot ({left})"

@@ -200,6 +200,17 @@ def still(guest: Still, monkeypatch: pytest.MonkeyPatch) -> Still:
     return guest
 
 
+def test_a_guest_that_is_up_is_lost_to_the_emulation_by_an_int3() -> None:
+    gone = Dying("")
+    assert gone.raced() == ""
+    gone.console.write_text("[ 1.2] BUG: another\n[ 1.3] Oops: int3: 0000 [#1] SMP\n")
+    assert gone.raced() == ""
+    gone.console.write_text("[ 1.3] Oops: int3: 0000 [#1] SMP\n[ 1.4] Kernel panic - not\n")
+    assert gone.raced() == "emulated CPUs raced (an int3 that was gone already)"
+    gone.accel = "kvm"
+    assert gone.raced() == ""
+
+
 def test_a_kernel_that_stood_still_before_init_is_booted_once_more_and_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
