@@ -80,13 +80,13 @@ tool-rpms: venv ## build/tool-rpms/*.rpm: ethtool and iproute2 with our patches
 repo: debs ## build/apt: the Debian packages as a signed apt repository
 	packaging/build-repo
 
-kernel-tree: venv ## git tree of a base with its series: build/kernel-$(BASE)
+kernel-tree: setup ## git tree of a base with its series: build/kernel-$(BASE)
 	$(LAB) tree $(BASE)
 
-kernel-refresh: venv ## write the commits of build/kernel-$(BASE) back as patches
+kernel-refresh: setup ## write the commits of build/kernel-$(BASE) back as patches
 	$(LAB) refresh $(BASE)
 
-series: venv ## both series apply with fuzz 0 and pass checkpatch
+series: setup ## both series apply with fuzz 0 and pass checkpatch
 	$(LAB) series 6.12
 	$(LAB) series 7.2
 
@@ -128,7 +128,7 @@ demo: setup debs ## the main job in a guest: KERNEL=ours (default) or debian
 bench: setup debs ## the figures of the seeds as ratios, with plots
 	$(PYTHON) tests/bench/run.py $(ARGS)
 
-bench-cost: venv ## what laying out 4096 queues costs, on this machine's kernel (root)
+bench-cost: setup ## what laying out 4096 queues costs, on this machine's kernel (root)
 	$(PYTHON) tests/bench/cost.py $(ARGS)
 
 clean: ## remove build/ (the cache of kernels and roots stays)
