@@ -12,7 +12,9 @@ they wait most of it.
 
 import errno
 import json
+import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +40,12 @@ Seen = dict[str, Any]
 
 # Kernels that run all handlers in threads by themselves have nothing to switch.
 SWITCHING = [one for one in our_bases() if not flavour(f"ours-{one.values[0]}").startswith("rt")]
-# Of the interrupts of network devices: what their files read, and what writes of 0 and 1 end with.
+# Both values, where the mode is not the user's.
+REFUSED = [errno.EOPNOTSUPP, errno.EOPNOTSUPP]
+# Of the interrupts of network devices, and all who share them, or with "all" of every interrupt:
+# what their files read, and what writes of 0 and 1 end with.
 MODES = """
-import glob, json, os
+import glob, json, os, sys
 def write(path, value):
     descriptor = os.open(path, os.O_WRONLY)
     try:
@@ -50,15 +55,38 @@ def write(path, value):
     finally:
         os.close(descriptor)
     return 0
-found = {}
-for folder in glob.glob("/sys/class/net/*/device"):
+def numbers(folder):
     device = os.path.realpath(folder)
-    pci = device if os.path.isdir(device + "/msi_irqs") else os.path.dirname(device)
-    for irq in os.listdir(pci + "/msi_irqs"):
-        for path in glob.glob(f"/proc/irq/{irq}/*/threaded"):
-            found[path] = [open(path).read().strip(), write(path, b"0"), write(path, b"1")]
+    pci = device if os.path.exists(device + "/irq") else os.path.dirname(device)
+    if os.path.isdir(pci + "/msi_irqs"):
+        return os.listdir(pci + "/msi_irqs")
+    return [open(pci + "/irq").read().strip()]
+if sys.argv[1:] == ["all"]:
+    irqs = {path.split("/")[3] for path in glob.glob("/proc/irq/[0-9]*")}
+else:
+    irqs = {irq for folder in glob.glob("/sys/class/net/*/device") for irq in numbers(folder)}
+found = {}
+for path in sorted(path for irq in irqs for path in glob.glob(f"/proc/irq/{irq}/*/threaded")):
+    found[path] = [open(path).read().strip(), write(path, b"0"), write(path, b"1")]
+    if not found[path][2]:
+        write(path, b"0")
 print(json.dumps(found))
 """
+# The actions of queues' interrupts, which are those that drivers let users switch.
+OF_QUEUES = re.compile(r".*-(?:(?:input|output)\.|rx-|tx-|TxRx-)\d+/threaded")
+# Figures of a NAPI that is polled 20 times for each of 20 packets, by a timer but for the first.
+POLLS, MOST_INTERRUPTS = 200, 120
+# Raised softirqs by poll: none is for these NAPIs, but the watchdogs of e1000e and igb have some.
+MOST_RAISED = 0.1
+# What irq_timer.py and irq_busy_poll.py are, and need beside them.
+ON_TRAFFIC = (*STRESS, "irq_stress.py", "irq_busy_poll.py", "irq_timer.py")
+
+
+def modes(vm: Guest, *words: str) -> dict[str, list[Any]]:
+    """{file: [what it read, errno of writing 0, errno of writing 1]} by MODES."""
+    vm.put(MODES.encode(), "/root/modes.py")
+    found: dict[str, list[Any]] = json.loads(vm.run(["python3", "/root/modes.py", *words]).stdout)
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,15 +125,30 @@ def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("base", our_bases())
+def test_lines_that_devices_share_refuse(base: str) -> None:
+    """Without message signalled interrupts all that there are: NICs have the lines of others."""
+    spec = GuestSpec(cpus=2, queues=2, e1000e=True, vmxnet3=True, extra_cmdline="pci=nomsi")
+    with Guest(our_kernel(base), spec) as vm:
+        found = modes(vm)
+        vm.ping()
+        vm.ping("e1000e")
+        vm.check_splats()
+    by_line = Counter(path.split("/")[3] for path in found)
+    drivers = {path.split("/")[4] for path in found if by_line[path.split("/")[3]] > 1}
+    assert len(drivers) >= 2, found
+    refused = "1" if "rt" in flavour(f"ours-{base}") else "0"
+    assert all(one == [refused, *REFUSED] for one in found.values()), found
+
+
+@pytest.mark.parametrize("base", our_bases())
 def test_kernels_with_all_handlers_in_threads(base: str) -> None:
     spec = GuestSpec(cpus=2, queues=2, e1000e=True, extra_cmdline="threadirqs")
     with Guest(our_kernel(base), spec) as vm:
-        vm.put(MODES.encode(), "/root/modes.py")
-        found = json.loads(vm.run(["python3", "/root/modes.py"]).stdout)
+        found = modes(vm)
         vm.ping()
         vm.check_splats()
     assert len(found) >= 4, found
-    assert all(one == ["1", errno.EOPNOTSUPP, errno.EOPNOTSUPP] for one in found.values()), found
+    assert all(one == ["1", *REFUSED] for one in found.values()), found
 
 
 def test_of_the_module(machine: Machine) -> None:
@@ -119,9 +162,40 @@ def test_of_the_devices(machine: Machine, kind: str, igb: str) -> None:
     check(machine.printed[kind], DEVICE)
 
 
+def test_the_interrupts_of_queues_are_switched_and_no_others(machine: Machine) -> None:
+    known = modes(machine.vm, "all")
+    machine.vm.check_splats()
+    found = {path: one for path, one in known.items() if "/test-threaded-" not in path}
+    queues = {path for path in found if OF_QUEUES.search(path)}
+    assert {path for path, one in found.items() if one == ["0", 0, 0]} == queues, found
+    others = [one for path, one in found.items() if path not in queues]
+    assert others and all(one[1:] == REFUSED for one in others), found
+    # Those of a disk and of the changes of virtio's configuration are among them.
+    assert all(any(kind in path for path in found) for kind in ("req.0", "config")), found
+
+
+def test_a_timer_has_the_thread_poll(machine: Machine) -> None:
+    """What schedules a NAPI without an interrupt wakes the thread; no softirq is raised for it."""
+    vm = machine.vm
+    for script in ON_TRAFFIC:
+        vm.put(SCRIPTS / script, f"/root/{script}")
+    peer = NICS["virtio"][1].replace(".2/24", ".1")
+    argv = ["python3", "/root/irq_timer.py", vm.nic, peer]
+    seen: Seen = json.loads(vm.run(argv, timeout=120).stdout)
+    print(seen)
+    vm.check_splats()
+    threaded, hard = seen["threaded"], seen["hard"]
+    for mode in (threaded, hard):
+        assert mode["interrupts"] <= MOST_INTERRUPTS
+        assert sum(mode["polls"].values()) >= POLLS
+    assert set(threaded["polls"]) == {"irq"} and "irq" not in hard["polls"]
+    assert hard["raised"] >= POLLS
+    assert threaded["raised"] <= MOST_RAISED * threaded["polls"]["irq"]
+
+
 def test_a_socket_busy_polls_beside_it(machine: Machine) -> None:
     vm = machine.vm
-    for script in (*STRESS, "irq_stress.py", "irq_busy_poll.py"):
+    for script in ON_TRAFFIC:
         vm.put(SCRIPTS / script, f"/root/{script}")
     with flooded(vm, "virtio", RATE):
         argv = ["python3", "/root/irq_busy_poll.py", vm.nic]
@@ -131,6 +205,8 @@ def test_a_socket_busy_polls_beside_it(machine: Machine) -> None:
     assert set(seen["plain"]["polls"]) == {"irq"}
     assert seen["busy"]["polls"].keys() - {"irq"} == {"application"}
     assert seen["plain"]["received"] and seen["busy"]["received"]
+    for one in (seen["plain"], seen["busy"], seen["after"]):
+        assert one["raised"] <= MOST_RAISED * sum(one["polls"].values())
     switches, survived = seen["switches"]
     assert survived == switches, "the application received nothing after a switch"
     assert set(seen["after"]["polls"]) == {"irq"}

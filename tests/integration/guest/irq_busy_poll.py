@@ -6,8 +6,9 @@ Runs in the guest as root, beside irq_stress.py and stress.py, and imports nothi
 ``irq_busy_poll.py INTERFACE PEER``. All interrupts of the interface are in threaded mode. An
 application receives what is flooded to it: ``plain`` without and ``busy`` with SO_BUSY_POLL, and
 ``after`` once it has closed the socket. Each holds the number of polls by tasks, {beginning of the
-name: number}, and the packets that the application received, and ``switched`` is how often the
-mode changed while it busy polled.
+name: number}, how often the softirq of receiving was raised anywhere, and the packets that the
+application received. ``switches`` are how often the mode changed while it busy polled, and after
+how many of them it received something.
 """
 
 import json
@@ -31,6 +32,9 @@ TRACE = Path("/sys/kernel/tracing/instances/irq_busy_poll")
 SELF = "application"
 # comm-PID of the task, which the trace tells before the CPU in brackets.
 POLLED = re.compile(r"^\s*(.+)-(\d+)\s+\[\d+\].*napi_poll: ", re.M)
+RAISED = re.compile(r"softirq_raise: .*NET_RX")
+# NET_RX_SOFTIRQ of include/linux/interrupt.h.
+VECTOR = 3
 
 
 def bound(busy: bool) -> socket.socket:
@@ -66,7 +70,7 @@ def name_of(comm: str, pid: str, known: dict[str, str]) -> str:
 
 
 class Polls:
-    """Polls of one interface, by tasks."""
+    """Polls of one interface, by tasks, and how often the softirq of receiving was raised."""
 
     def __init__(self, name: str) -> None:
         subprocess.run(["mount", "-t", "tracefs", "none", "/sys/kernel/tracing"], check=False,
@@ -74,25 +78,31 @@ class Polls:
         TRACE.mkdir(exist_ok=True)
         (TRACE / "events/napi/napi_poll/filter").write_text(f'dev_name == "{name}"')
         (TRACE / "events/napi/napi_poll/enable").write_text("1")
+        (TRACE / "events/irq/softirq_raise/filter").write_text(f"vec == {VECTOR}")
+        (TRACE / "events/irq/softirq_raise/enable").write_text("1")
 
     def start(self) -> None:
         (TRACE / "trace").write_text("")
         (TRACE / "tracing_on").write_text("1")
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> dict[str, Any]:
         (TRACE / "tracing_on").write_text("0")
         known: dict[str, str] = {}
-        found = POLLED.findall((TRACE / "trace").read_text())
-        return dict(Counter(name_of(comm, pid, known) for comm, pid in found))
+        trace = (TRACE / "trace").read_text()
+        polls = Counter(name_of(comm, pid, known) for comm, pid in POLLED.findall(trace))
+        return {"polls": dict(polls), "raised": len(RAISED.findall(trace))}
+
+    def end(self) -> None:
+        TRACE.rmdir()
 
 
 def observed(polls: Polls, receiver: socket.socket | None) -> dict[str, Any]:
     polls.start()
     if receiver is None:
         time.sleep(RECEIVE_S)
-        return {"polls": polls.stop(), "received": 0}
+        return {**polls.stop(), "received": 0}
     received = receive(receiver, RECEIVE_S)
-    return {"polls": polls.stop(), "received": received}
+    return {**polls.stop(), "received": received}
 
 
 def switched_meanwhile(interrupts: Interrupts, receiver: socket.socket, times: int) -> int:
@@ -125,7 +135,7 @@ def main() -> None:
     seen["after"] = observed(polls, None)
     for kind in interrupts.kinds:
         interrupts.file(kind).write_text("0")
-    TRACE.rmdir()
+    polls.end()
     print(json.dumps(seen))
 
 
