@@ -36,31 +36,22 @@ def outcome(vm: Guest, script: str, *beside: str) -> Outcome:
     return found
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Guest]:
-    with Guest(build("6.12", "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
+@pytest.fixture(scope="module", params=MAKE_THREADS)
+def machine(request: pytest.FixtureRequest) -> Iterator[Guest]:
+    with Guest(build(request.param, "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
         yield vm
         vm.check_leaks()
 
 
-@pytest.fixture(scope="module")
-def later() -> Iterator[Guest]:
-    with Guest(build("7.2", "debug", patched=True), GuestSpec(cpus=2, queues=2)) as vm:
-        yield vm
-        vm.check_leaks()
-
-
-@pytest.mark.parametrize("base", MAKE_THREADS)
-def test_napis_are_set_whole_or_not_at_all(base: str, request: pytest.FixtureRequest) -> None:
-    vm: Guest = request.getfixturevalue({"6.12": "machine", "7.2": "later"}[base])
-    vm.run(["systemctl", "stop", *MANAGERS])
-    found = outcome(vm, "napi_alloc_failures.py", "napi_contract.py")
+def test_napis_are_set_whole_or_not_at_all(machine: Guest) -> None:
+    machine.run(["systemctl", "stop", *MANAGERS])
+    found = outcome(machine, "napi_alloc_failures.py", "napi_contract.py")
     assert found["faults"] == []
     came = found["operations"]
     assert all(of_it["done"] for of_it in came.values())
     assert all(of_it["allocations"] for label, of_it in came.items() if "device" not in label)
     # That it was tried: threads were not to be had, and operations answered so.
-    for name in MAKE_THREADS[base]:
+    for name in MAKE_THREADS[machine.kernel.base]:
         assert came[f"{name}, from off"]["errors"] and came[f"{name}, the first"]["errors"]
 
 
@@ -83,3 +74,4 @@ def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
     assert {label for label, of_it in came.items() if of_it["errors"]} == {
         label for label in came if not label.endswith(": 0, from 1")
     }
+    assert all(of_it["of kthreadd"] for label, of_it in came.items() if ": 1" in label)

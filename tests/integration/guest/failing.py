@@ -3,8 +3,9 @@
 
 Runs in the guest as root on a kernel with FAILSLAB and FAULT_INJECTION, and imports nothing of
 rxlane. An operation is done with the first allocation of this task failing (fail-nth), then with
-the second, and so on until none is left to fail; then often with the thread that creates kernel
-threads failing at random (Documentation/fault-injection).
+the second, and so on until none is left to fail; where it has kernel threads created, which another
+task does, likewise with the allocations of that one, and then often with them failing at random
+(Documentation/fault-injection).
 """
 
 import os
@@ -22,10 +23,13 @@ UNANSWERED = -1
 
 
 class Task:
-    """This task's own fault injection; the file is held open, so that opening it cannot fail."""
+    """The fault injection of a task, this one or that which creates kernel threads.
 
-    def __init__(self) -> None:
-        self.file = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
+    The file is held open, so that opening it cannot fail.
+    """
+
+    def __init__(self, name: str = "thread-self") -> None:
+        self.file = os.open(f"/proc/{name}/fail-nth", os.O_RDWR)
 
     def arm(self, nth: int) -> None:
         os.pwrite(self.file, str(nth).encode(), 0)
@@ -67,7 +71,7 @@ class Trial:
         act: Callable[[], int], wanted: Callable[[Any], Any],
     ) -> None:  # fmt: skip
         self.label, self.reset, self.look, self.act, self.wanted = label, reset, look, act, wanted
-        self.came = {"allocations": 0, "errors": 0, "done": 0, "unanswered": 0}
+        self.came = {"allocations": 0, "of kthreadd": 0, "errors": 0, "done": 0, "unanswered": 0}
         self.faults: list[str] = []
 
     def _judge(self, before: Any, code: int, when: str) -> None:
@@ -77,21 +81,22 @@ class Trial:
             self.faults.append(f"{self.label}, {when}: answered {code}, {after} not {right}")
         self.came[{0: "done", UNANSWERED: "unanswered"}.get(code, "errors")] += 1
 
-    def each_allocation(self, task: Task) -> None:
+    def each_allocation(self, task: Task, whose: str = "allocations") -> None:
         for nth in range(1, MOST_ALLOCATIONS):
             self.reset()
             before = self.look()
             task.arm(nth)
             code = self.act()
             happened = task.disarm()
-            self._judge(before, code, f"allocation {nth}")
+            self._judge(before, code, f"{whose} {nth}")
             if not happened:
-                self.came["allocations"] = nth - 1
+                self.came[whose] = nth - 1
                 return
-        self.faults.append(f"{self.label}: more than {MOST_ALLOCATIONS} allocations")
+        self.faults.append(f"{self.label}: more than {MOST_ALLOCATIONS} {whose}")
 
-    def at_random(self) -> None:
-        """With the creation of kernel threads, which another task does, failing at random."""
+    def in_kthreadd(self) -> None:
+        """With the creation of kernel threads failing: at each allocation, and at random."""
+        self.each_allocation(Task(str(KTHREADD)), "of kthreadd")
         for number in range(ROUNDS):
             self.reset()
             before = self.look()

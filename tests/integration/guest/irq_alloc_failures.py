@@ -128,7 +128,7 @@ def main() -> None:
         faults += found
         for tried in trials(switch, name):
             tried.each_allocation(task)
-            tried.at_random()
+            tried.in_kthreadd()
             came[tried.label] = tried.came
             faults += tried.faults
     finish()

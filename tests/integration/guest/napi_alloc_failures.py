@@ -136,7 +136,7 @@ def main() -> None:
             tried = trial(nic, name, f"from {start}", mode)
             tried.each_allocation(task)
             if start == "off" and name in NEEDS_THREAD:
-                tried.at_random()
+                tried.in_kthreadd()
             came[tried.label] = tried.came
             faults += tried.faults
     for name in NEEDS_THREAD:

@@ -71,7 +71,7 @@ def main() -> None:
         tried = trial(device, before, after)
         tried.each_allocation(task)
         if after > before:
-            tried.at_random()
+            tried.in_kthreadd()
         came[tried.label] = tried.came
         faults += tried.faults
     finish()
