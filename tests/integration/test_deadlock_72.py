@@ -17,7 +17,7 @@ from stressing import prepared
 
 from lab.kernel import build
 from lab.machine import GuestSpec
-from lab.rootfs import NICS
+from lab.net import peer_of
 from lab.selftests import selftests
 from lab.vm import Guest
 
@@ -71,8 +71,7 @@ def patched() -> Iterator[Guest]:
 
 def go_through(vm: Guest, kind: str, mode: int) -> Steps:
     """Threaded, down, not threaded, up, as threaded_down.py tells it."""
-    peer = NICS[kind][1].replace(".2/24", ".1")
-    argv = ["python3", "/root/threaded_down.py", vm.nic_of(kind), str(mode), peer]
+    argv = ["python3", "/root/threaded_down.py", vm.nic_of(kind), str(mode), peer_of(kind)]
     steps: Steps = json.loads(vm.run(argv, timeout=400).stdout)
     return steps
 

@@ -17,8 +17,6 @@ from lab.vm import Guest
 
 pytestmark = pytest.mark.long
 AT_MOST = 1.01
-
-
 # So much depends on where Python has its objects that one process is not enough.
 PROCESSES = 9
 

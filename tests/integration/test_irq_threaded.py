@@ -25,7 +25,7 @@ from kselftest import MODULE, SELFTESTS, check
 
 from conftest import SCRIPTS, STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
 from lab.machine import GuestSpec
-from lab.rootfs import NICS
+from lab.net import peer_of
 from lab.selftests import selftests
 from lab.vm import Guest
 
@@ -67,7 +67,7 @@ def numbers(folder):
         return os.listdir(pci + "/msi_irqs")
     return [open(pci + "/irq").read().strip()]
 if sys.argv[1:] == ["all"]:
-    irqs = {path.split("/")[3] for path in glob.glob("/proc/irq/[0-9]*")}
+    irqs = ["*"]
 else:
     irqs = {irq for folder in glob.glob("/sys/class/net/*/device") for irq in numbers(folder)}
 found = {}
@@ -102,6 +102,16 @@ class Machine:
     printed: dict[str, str]
 
 
+def seen_by(vm: Guest, script: str, *words: str) -> Seen:
+    """What one of the scripts of ON_TRAFFIC saw of the virtio NIC."""
+    for name in ON_TRAFFIC:
+        vm.put(SCRIPTS / name, f"/root/{name}")
+    seen: Seen = json.loads(vm.run(["python3", f"/root/{script}", vm.nic, *words]).stdout)
+    print(seen)
+    vm.check_splats()
+    return seen
+
+
 def run_all(vm: Guest, tests: dict[str, str]) -> dict[str, str]:
     """Runs the commands at the same time; what each printed."""
     setting = " ".join(f"{name}={value}" for name, value in ROUNDS.items())
@@ -123,8 +133,7 @@ def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Machine]:
         module = run_all(vm, {"module": "./threaded.sh"})
         tests = {}
         for kind in KINDS if not igb else KINDS[:-1]:
-            peer = NICS[kind][1].replace(".2/24", ".1")
-            tests[kind] = shlex.join(["./netdev.sh", vm.nic_of(kind), peer])
+            tests[kind] = shlex.join(["./netdev.sh", vm.nic_of(kind), peer_of(kind)])
         yield Machine(vm, module | run_all(vm, tests))
         vm.check_splats()
 
@@ -181,14 +190,7 @@ def test_the_interrupts_of_queues_are_switched_and_no_others(machine: Machine) -
 
 def test_a_timer_has_the_thread_poll(machine: Machine) -> None:
     """What schedules a NAPI without an interrupt wakes the thread; no softirq is raised for it."""
-    vm = machine.vm
-    for script in ON_TRAFFIC:
-        vm.put(SCRIPTS / script, f"/root/{script}")
-    peer = NICS["virtio"][1].replace(".2/24", ".1")
-    argv = ["python3", "/root/irq_timer.py", vm.nic, peer]
-    seen: Seen = json.loads(vm.run(argv, timeout=120).stdout)
-    print(seen)
-    vm.check_splats()
+    seen = seen_by(machine.vm, "irq_timer.py", peer_of("virtio"))
     threaded, hard = seen["threaded"], seen["hard"]
     for mode in (threaded, hard):
         assert mode["interrupts"] <= MOST_INTERRUPTS
@@ -199,14 +201,8 @@ def test_a_timer_has_the_thread_poll(machine: Machine) -> None:
 
 
 def test_a_socket_busy_polls_beside_it(machine: Machine) -> None:
-    vm = machine.vm
-    for script in ON_TRAFFIC:
-        vm.put(SCRIPTS / script, f"/root/{script}")
-    with flooded(vm, "virtio", RATE):
-        argv = ["python3", "/root/irq_busy_poll.py", vm.nic]
-        seen: Seen = json.loads(vm.run(argv, timeout=120).stdout)
-    print(seen)
-    vm.check_splats()
+    with flooded(machine.vm, "virtio", RATE):
+        seen = seen_by(machine.vm, "irq_busy_poll.py")
     assert set(seen["plain"]["polls"]) == {"irq"}
     assert seen["busy"]["polls"].keys() - {"irq"} == {"application"}
     assert seen["plain"]["received"] and seen["busy"]["received"]

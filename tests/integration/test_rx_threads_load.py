@@ -23,6 +23,7 @@ from bench.tools import build_tool
 from conftest import MANAGERS, SCRIPTS
 from lab.kernel import build
 from lab.machine import GuestSpec
+from lab.net import peer_of
 from lab.rootfs import NICS
 from lab.selftests import selftests
 from lab.vm import Guest
@@ -152,7 +153,7 @@ def test_what_else_handles_packets_goes_on() -> None:
     with machine(cpus=2, queues=1, e1000e=True) as vm:
         dev, address = vm.nic_of("e1000e"), NICS["e1000e"][1]
         set_threads(vm, dev, [IRQ_CPU, WORK_CPU])
-        argv = ["python3", "/root/rx_paths.py", dev, address, address.replace(".2/24", ".1")]
+        argv = ["python3", "/root/rx_paths.py", dev, address, peer_of("e1000e")]
         came: dict[str, Counts] = json.loads(vm.run(argv, timeout=600).stdout)
     print(json.dumps(came, indent=1))
     assert came.keys() == {"plain", "without GRO", "generic XDP", "tc ingress", "bond"}

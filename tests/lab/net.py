@@ -19,6 +19,11 @@ class Tap:
     queues: int
 
 
+def peer_of(kind: str) -> str:
+    """This machine's address on the net of a kind of NICS, without the length of its prefix."""
+    return NICS[kind][1].replace(".2/24", ".1")
+
+
 class Network:
     """A network namespace named after the guest; ``taps`` are made with it and go with it."""
 
@@ -31,12 +36,10 @@ class Network:
         tool(["ip", "netns", "add", self.name])
         self._ip("link", "set", "lo", "up")
         for kind, queues in nics:
-            mac, address = NICS[kind]
-            tap = Tap(kind, f"t-{kind}", mac, queues)
+            tap = Tap(kind, f"t-{kind}", NICS[kind][0], queues)
             many = ["multi_queue"] if queues > 1 else []
             self._ip("tuntap", "add", tap.name, "mode", "tap", *many)
-            host_side = address.replace(".2/", ".1/")
-            self._ip("address", "add", host_side, "dev", tap.name)
+            self._ip("address", "add", f"{peer_of(kind)}/24", "dev", tap.name)
             self._ip("link", "set", tap.name, "up")
             self.taps.append(tap)
 

@@ -3,7 +3,7 @@
 """A socket that busy polls beside an interrupt in threaded mode: who polls the NAPI; print JSON.
 
 Runs in the guest as root, beside irq_stress.py and stress.py, and imports nothing of rxlane:
-``irq_busy_poll.py INTERFACE PEER``. All interrupts of the interface are in threaded mode. An
+``irq_busy_poll.py INTERFACE``. All interrupts of the interface are in threaded mode. An
 application receives what is flooded to it: ``plain`` without and ``busy`` with SO_BUSY_POLL, and
 ``after`` once it has closed the socket. Each holds the number of polls by tasks, {beginning of the
 name: number}, how often the softirq of receiving was raised anywhere, and the packets that the
