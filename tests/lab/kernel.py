@@ -27,12 +27,13 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "rt": ("fast", "rt"),
     "rt-debug": ("fast", "debug", "rt"),
     "nohz": ("fast", "nohz"),
+    "cost": ("fast", "cost"),  # static keys as distributions have them
     "series": ("fast", "series"),  # all that a series touches
 }
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {
-    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "series"),
-    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "series"),
+    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "cost", "series"),
+    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "cost", "series"),
 }
 
 
