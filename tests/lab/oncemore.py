@@ -19,7 +19,8 @@ def lost_to_emulation() -> str:
     """The first guest that was, and how; empty where none was, or a test was run once more."""
     if any(WAS_RUN in why for why in ANEW):
         return ""
-    return next((f"{guest.kernel.name}: {why}" for guest in GUESTS if (why := guest.raced())), "")
+    found = ((guest.kernel.name, guest.lost_to_emulation()) for guest in GUESTS)
+    return next((f"{name}: {why}" for name, why in found if why), "")
 
 
 def end_fixtures(item: pytest.Item) -> None:

@@ -29,8 +29,9 @@ FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 # CPUs that switched two static keys all the time did so within 200 switches in all of three runs of
 # 7.2; of eight runs of 10.0.2 four went on for 1,440 to 4,200 switches, until they were ended.
 STEADIER = 10
-# The emulated CPUs share what tells of the machine's memory, and while they start one can find it
-# half made: QEMU's issue 1921. Where it is not noticed QEMU reads what is not there.
+# The emulated CPUs share what tells of the machine's memory, and while that changes, as they start
+# or a card comes or goes, one can find it half made: QEMU's issue 1921. Where it is not noticed,
+# QEMU reads what is not there.
 RACE = re.compile(r"^.*iotlb_to_section.*Assertion.*$", re.MULTILINE)
 
 

@@ -279,6 +279,10 @@ class Guest:
             return ""
         return "emulated CPUs raced (an int3 that was gone already)"
 
+    def lost_to_emulation(self) -> str:
+        """What the emulation of its CPUs did to its kernel, or to QEMU itself; empty if neither."""
+        return self.raced() or self._failure_of_qemu()
+
     def keep(self) -> None:
         """Has its folder, with the console log, stay behind at the end."""
         self._keep = True
@@ -365,7 +369,7 @@ class Guest:
                 return self._wait_for_boot()
             except GuestLost:
                 why = self._of_emulation()
-                if not why and not failed:
+                if not why and not failed and self._agent is None:
                     # Once: one that does so again may have another reason.
                     why = failed = self._failure_of_qemu() or self._stood_still()
                 if not why or attempt == BOOTS:
@@ -385,8 +389,8 @@ class Guest:
                 log.rename(log.with_suffix(f".{attempt}"))
 
     def _failure_of_qemu(self) -> str:
-        """How it, not its guest, failed while the CPUs start; empty otherwise."""
-        if self.accel != "tcg" or self._agent is not None or self._qemu is None:
+        """How it, not its guest, failed; empty otherwise."""
+        if self.accel != "tcg" or self._qemu is None:
             return ""
         return qemu.ended_itself(self.qemu_text(), self._qemu.poll())
 
@@ -398,7 +402,7 @@ class Guest:
         known; the second time a timer that RCU waited for did not come. So that no fault of ours
         hides behind it, one such guest a run is all.
         """
-        if self.accel != "tcg" or self._agent is not None:
+        if self.accel != "tcg":
             return ""
         if any(STOOD_STILL in why for why in ANEW):
             return ""

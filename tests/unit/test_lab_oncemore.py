@@ -18,7 +18,7 @@ from lab.oncemore import protocol as pytest_runtest_protocol
 @pytest.fixture(scope="session")
 def guest():
     up = SimpleNamespace(kernel=SimpleNamespace(name="6.12"), gone=False)
-    up.raced = lambda: "its CPUs raced" if up.gone else ""
+    up.lost_to_emulation = lambda: "its CPUs raced" if up.gone else ""
     oncemore.GUESTS.append(up)
     yield up
     if up.gone:

@@ -162,6 +162,20 @@ def test_once_the_agent_answered_it_is_a_loss() -> None:
     assert dying.boots == 1
 
 
+def test_a_guest_that_is_up_is_lost_to_the_emulation_by_qemus_own_end() -> None:
+    for words, signal, why in (
+        (RACE, "ABRT", RACE),
+        ("", "SEGV", "QEMU read memory that is not its own"),
+        (OTHER, "ABRT", ""),
+    ):
+        gone = Dying(words, signal=signal, late=True)
+        assert gone.lost_to_emulation() == ""
+        lost(gone)
+        assert gone.lost_to_emulation() == why
+        gone.accel = "kvm"
+        assert gone.lost_to_emulation() == ""
+
+
 class Still(Dying):
     """It lives and says nothing in the first ``deaths`` boots, but its kernel takes an NMI.
 
