@@ -101,8 +101,8 @@ check: ## the gate: setup, lint, unit, series, debs, kernels, integration
 	RXLANE_STRICT=1 $(PYTHON) tests/gate --setup-took $$(($$(date +%s) - start))
 
 check-series: setup ## each patch of the series builds alone and boots (long)
-	RXLANE_STRICT=1 $(LAB) series 6.12 --build
-	RXLANE_STRICT=1 $(LAB) series 7.2 --build
+	RXLANE_STRICT=1 $(LAB) series 6.12 --build --models
+	RXLANE_STRICT=1 $(LAB) series 7.2 --build --models
 
 check-debug: setup debs ## guest tests, stress and failing allocations on the debug kernel (long)
 	RXLANE_STRICT=1 RXLANE_VARIANT=ours-6.12/debug $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS)

@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab import apt, custody, eachpatch, kernel, record, rootfs, shell
+from lab import apt, custody, eachmodel, eachpatch, kernel, record, rootfs, shell
 from lab.base import BASES, BadBase
 from lab.progress import StepFailed
 
@@ -23,8 +23,9 @@ def parser() -> argparse.ArgumentParser:
     debian.set_defaults(debian=True)
     series = verbs.add_parser("series", help="the series applies with fuzz 0; checkpatch")
     series.add_argument("--build", action="store_true", help="each patch builds alone, and boots")
-    series.add_argument("--first", type=int, default=1, help="with --build: from this patch on")
-    series.add_argument("--last", type=int, default=9999, help="with --build: as far as this one")
+    series.add_argument("--models", action="store_true", help="each compiles in all others, too")
+    series.add_argument("--first", type=int, default=1, help="with these: from this patch on")
+    series.add_argument("--last", type=int, default=9999, help="with these: as far as this one")
     verbs.add_parser("tree", help="lay build/kernel-BASE with the series as commits")
     verbs.add_parser("refresh", help="write the commits of build/kernel-BASE as patches")
     for name in ("kernel", "shell", "debian", "series", "tree", "refresh"):
@@ -45,6 +46,15 @@ def chosen(words: argparse.Namespace) -> kernel.KernelImage:
     return kernel.build(words.base, words.flavour, not words.stock)
 
 
+def check_series(words: argparse.Namespace) -> None:
+    if words.build:
+        eachpatch.check(words.base, words.first, words.last)
+    if words.models:
+        eachmodel.check(words.base, words.first, words.last)
+    if not (words.build or words.models):
+        custody.check_series(words.base)
+
+
 def act(words: argparse.Namespace) -> int:
     """The verb's exit code."""
     match words.verb:
@@ -53,10 +63,8 @@ def act(words: argparse.Namespace) -> int:
             return shell.shell(chosen(words), spec, words.command)
         case "kernel" | "debian":
             print(chosen(words).bzimage)
-        case "series" if words.build:
-            eachpatch.check(words.base, words.first, words.last)
         case "series":
-            custody.check_series(words.base)
+            check_series(words)
         case "tree":
             print(custody.tree(words.base))
         case "refresh":

@@ -41,6 +41,8 @@ from lab.progress import StepFailed, say, step, tool
 from lab.sparse import sparse
 from lab.vm import Guest, GuestLost, Splat
 
+# All that the series touches, with PREEMPT_DYNAMIC; other models are eachmodel.py's.
+FLAVOUR = "series"
 # How sparse, or the kernel that it reads, says that it is too old to be believed.
 OUTDATED = re.compile(r"sparse.*(up[- ]to[- ]date|out[- ]of[- ]date|too old)", re.IGNORECASE)
 # sparse calls "error" what fails no build: contexts, address spaces, RCU pointers.
@@ -85,9 +87,9 @@ def unit(tree: Path, name: str) -> str:
     return next(found, name)
 
 
-def take_in_options(tree: Path, name: str) -> None:
+def take_in_options(tree: Path, name: str, flavour: str) -> None:
     """Sets those options of the series that its patches have brought by now."""
-    wanted = wanted_of(name, "series", patched=True)
+    wanted = wanted_of(name, flavour, patched=True)
     new = not_held(wanted, (tree / ".config").read_text())
     if new:
         with (tree / ".config").open("a") as config:
@@ -132,7 +134,7 @@ def refuse(what: str, new: Counter[str]) -> None:
 def booted(tree: Path, name: str, what: str) -> None:
     """A guest with this kernel answers by each kind of NIC, and its kernel complains of nothing."""
     release = (tree / "include/config/kernel.release").read_text().strip()
-    image = KernelImage(tree / "arch/x86/boot/bzImage", release, name, "series", True)
+    image = KernelImage(tree / "arch/x86/boot/bzImage", release, name, FLAVOUR, True)
     spec = GuestSpec(cpus=2, e1000e=True, vmxnet3=True, igb=True)
     try:
         with Guest(image, spec) as guest:
@@ -143,9 +145,9 @@ def booted(tree: Path, name: str, what: str) -> None:
         raise StepFailed(f"{what}: {fault}") from fault
 
 
-def grounds(base: Base) -> list[str]:
+def grounds(base: Base, flavour: str) -> list[str]:
     """What the outcome depends on beside the patches."""
-    config = json.dumps([wanted_of(base.name, "series", patched) for patched in (False, True)])
+    config = json.dumps([wanted_of(base.name, flavour, patched) for patched in (False, True)])
     version = apt.choose(base.package, base.version)
     judges = (Path(name).read_text() for name in (__file__, splat.__file__))
     tools = (tool(["gcc", "--version"]), str(sparse()), *judges)
@@ -182,15 +184,47 @@ def number_of(patch: Path) -> int:
     return int(patch.name.partition("-")[0])
 
 
+def numbered(base: Base, first: int, last: int) -> list[Path]:
+    """The patches with these numbers and between; ValueError where none has one."""
+    asked = [patch for patch in base.patches if first <= number_of(patch) <= last]
+    if not asked:
+        raise ValueError(f"{base.name}: no patch has a number from {first} to {last}")
+    return asked
+
+
+def touched_by(base: Base) -> list[str]:
+    """The files that the series changes."""
+    return sorted({file for patch in base.patches for file in touched(patch.read_text())})
+
+
+def untried(
+    base: Base, tree: Path, asked: list[Path], given: list[str], flavour: str
+) -> Iterator[tuple[str, list[str]]]:
+    """Lays patch upon patch; names and files of those asked for that have not passed before.
+
+    One has passed when the next is asked for.
+    """
+    marks = keys(given, (patch.read_bytes() for patch in base.patches))
+    for patch, mark in zip(base.patches, marks, strict=True):
+        tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=tree)
+        take_in_options(tree, base.name, flavour)
+        passed = cache("each") / mark
+        if patch not in asked:
+            say(f"{base.name}: {patch.name} applies; not asked for, not built")
+        elif passed.exists():
+            say(f"{base.name}: {patch.name} passed before on the same grounds: {passed}")
+        else:
+            yield patch.name, touched(patch.read_text())
+            passed.mkdir()
+
+
 def check(name: str, first: int, last: int) -> None:
     """The patches with these numbers and between; of all, with Debian's configuration, too.
 
     StepFailed with the warnings that the base lacks; ValueError where no patch has such a number.
     """
     base = read_base(name)
-    asked = [patch for patch in base.patches if first <= number_of(patch) <= last]
-    if not asked:
-        raise ValueError(f"{name}: no patch has a number from {first} to {last}")
+    asked = numbered(base, first, last)
     build_each(base, asked)
     if asked == list(base.patches):
         build_as_debian(base)
@@ -199,27 +233,15 @@ def check(name: str, first: int, last: int) -> None:
 def build_each(base: Base, asked: list[Path]) -> None:
     """Those asked for, each on top of all before it, and the whole if it ends with one of them."""
     name = base.name
-    changed = {patch: touched(patch.read_text()) for patch in base.patches}
-    everything = sorted({file for files in changed.values() for file in files})
+    everything = touched_by(base)
     if foreign := [file for file in everything if file.startswith(FOREIGN)]:
         say(f"{name}: of other machines, not built: {' '.join(foreign)}")
-    given = grounds(base)
-    marks = keys(given, (patch.read_bytes() for patch in base.patches))
+    given = grounds(base, FLAVOUR)
     with sources(base, "each") as tree:
-        configure(tree, name, "series", patched=False)
+        configure(tree, name, FLAVOUR, patched=False)
         known = known_warnings(tree, base, everything, given)
-        for (patch, files), mark in zip(changed.items(), marks, strict=True):
-            tool(["patch", "-p1", "-F0", "-s", "-i", patch], cwd=tree)
-            take_in_options(tree, name)
-            if patch not in asked:
-                say(f"{name}: {patch.name} applies; not asked for, not built")
-                continue
-            passed = cache("each") / mark
-            if passed.exists():
-                say(f"{name}: {patch.name} passed before on the same grounds: {passed}")
-                continue
-            try_patch(tree, name, patch.name, files, known)
-            passed.mkdir()
+        for what, files in untried(base, tree, asked, given, FLAVOUR):
+            try_patch(tree, name, what, files, known)
         if base.patches[-1] not in asked:
             return
         built(tree, name, "the series")
@@ -253,13 +275,12 @@ def configured(tree: Path, wanted: list[str]) -> list[str]:
 def build_as_debian(base: Base) -> None:
     """The objects that the series touches and Debian's configuration has, with that."""
     name = base.name
-    files = sorted({file for patch in base.patches for file in touched(patch.read_text())})
     with sources(base, "debian") as tree:
         apply_series(base, tree)
         (tree / ".config").write_text(debian_config(base))
         made(tree, "olddefconfig")
         made(tree, "syncconfig")
-        touching = objects(tree, files)
+        touching = objects(tree, touched_by(base))
         wanted = configured(tree, touching)
         if "net/core/dev.o" not in wanted:
             raise StepFailed(f"{name}: kbuild lists no objects of net/core: {' '.join(wanted)}")

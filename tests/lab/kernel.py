@@ -29,12 +29,22 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "nohz": ("fast", "nohz"),
     "cost": ("fast", "cost"),  # static keys as distributions have them
     "series": ("fast", "series"),  # all that a series touches
+    "series-none": ("fast", "series", "none"),
+    "series-preempt": ("fast", "series", "preempt"),
+    "series-lazy": ("fast", "series", "lazy"),
+    "series-rt": ("fast", "series", "rt"),
 }
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {
-    "6.12": ("fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "cost", "series"),
-    "7.2": ("fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "cost", "series"),
-}
+    "6.12": (
+        "fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "cost",
+        "series", "series-none", "series-rt", "series-preempt",
+    ),
+    "7.2": (
+        "fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "cost",
+        "series", "series-preempt", "series-lazy", "series-rt",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Patches to commits and back: the same bytes, on the stored pre-images of the touched files."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.base import BASES, read_base, touched
+from lab import eachmodel, eachpatch
+from lab.base import BASES, Base, read_base, touched
 from lab.custody import PREIMAGES, REVIEW_TAGS, export, is_generated, replay
-from lab.eachpatch import OUTDATED, check, keys, objects, warnings_in
+from lab.eachpatch import OUTDATED, keys, objects, warnings_in
+from lab.kernel import BASE_FLAVOURS, wanted_of
 
 WITH_PATCHES = [name for name in BASES if read_base(name).patches]
 
@@ -26,9 +30,55 @@ def test_series_is_not_empty() -> None:
     assert "6.12" in WITH_PATCHES
 
 
-def test_patches_are_asked_for_by_their_numbers() -> None:
+@pytest.mark.parametrize("tried", [eachpatch.check, eachmodel.check])
+def test_patches_are_asked_for_by_their_numbers(tried: Callable[[str, int, int], None]) -> None:
     with pytest.raises(ValueError, match=r"6\.12: no patch has a number from 9000 to 9001"):
-        check("6.12", 9000, 9001)
+        tried("6.12", 9000, 9001)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_each_model_of_a_guest_is_one_that_patches_are_compiled_in(name: str) -> None:
+    """But PREEMPT_DYNAMIC, in which they are built as a whole."""
+    models = set(BASE_FLAVOURS[name]) & {"none", "preempt", "lazy", "rt"}
+    assert {flavour.removeprefix("series-") for flavour in eachmodel.flavours(name)} == models
+
+
+ADDED = """--- /dev/null
++++ b/{0}
+@@ -0,0 +1 @@
++
+"""
+
+
+def test_a_patch_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RXLANE_CACHE", str(tmp_path / "cache"))
+    patches = [tmp_path / f"{number:04}-x.patch" for number in (1, 2, 3)]
+    for patch in patches:
+        patch.write_text(f"\ndiff --git a/{patch.stem} b/{patch.stem}\n{ADDED.format(patch.stem)}")
+    base = Base("6.12", "linux-source-6.12", "1", tuple(patches))
+    wanted = wanted_of("6.12", "series", patched=True)
+    config = "".join(f"{name}={value}\n" for name, value in wanted.items() if value != "n")
+
+    def tried(fails: str | None, asked: list[Path]) -> list[str]:
+        names = []
+        tree = tmp_path / "tree"
+        tree.mkdir()
+        (tree / ".config").write_text(config)
+        for name, files in eachpatch.untried(base, tree, asked, [], "series"):
+            names.append(name)
+            assert files == [name.removesuffix(".patch")] and (tree / files[0]).exists()
+            if name == fails:
+                break
+        shutil.rmtree(tree)
+        return names
+
+    one, two, three = (patch.name for patch in patches)
+    assert tried(two, patches) == [one, two]
+    assert tried(None, patches[:1]) == []
+    assert tried(None, patches) == [two, three]
+    assert tried(None, patches) == []
 
 
 def test_touched_reads_headers_only() -> None:
