@@ -27,9 +27,9 @@ def median(rounds: list[float], what: str) -> float:
     return statistics.median(rounds)
 
 
-def of_a_packet(patched: bool) -> float:
+def of_a_packet(base: str, patched: bool) -> float:
     """The median round's instructions a packet, threading off."""
-    with Guest(build("6.12", "cost", patched), GuestSpec(icount=True, queues=1)) as vm:
+    with Guest(build(base, "cost", patched), GuestSpec(icount=True, queues=1)) as vm:
         vm.put(SCRIPTS / "rx_instructions.py", "/root/rx_instructions.py")
         done = vm.run(["python3", "/root/rx_instructions.py"], timeout=300)
         vm.check_splats()
@@ -46,8 +46,9 @@ def of_an_interrupt(base: str, patched: bool) -> float:
     return median(processes, f"an interrupt, patched {patched}")
 
 
-def test_a_received_packet_costs_no_more_than_unpatched() -> None:
-    stock, ours = of_a_packet(patched=False), of_a_packet(patched=True)
+@pytest.mark.parametrize("base", ["6.12", "7.2"])
+def test_a_received_packet_costs_no_more_than_unpatched(base: str) -> None:
+    stock, ours = of_a_packet(base, patched=False), of_a_packet(base, patched=True)
     print(f"stock {stock:.1f}, ours {ours:.1f}: x{ours / stock:.4f}")
     assert stock > 500, "fewer instructions than any receive path has: nothing was counted"
     assert ours / stock <= AT_MOST

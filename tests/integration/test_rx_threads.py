@@ -6,11 +6,10 @@ models. In the same guest of 6.12 the other selftest that its series has for net
 settings, their threads and suspended interrupts.
 """
 
-import re
 from collections.abc import Iterator
 
 import pytest
-from kselftest import results, worst
+from kselftest import outcomes, results
 
 from conftest import MANAGERS, our_bases, our_kernel
 from lab.machine import GuestSpec
@@ -38,12 +37,6 @@ CASES = {
     "moves between namespaces",
     "device is removed under load",
 }
-# "TEST: rx_threads (values and errors)      [ OK ]"
-OUTCOME = re.compile(
-    r"^TEST: rx_threads \((?P<case>[^)]*)\)\s+\[\s*(?P<word>\w+)\s*\]", re.MULTILINE
-)
-
-
 # Of napi_set.
 NAPI_CASES = 15
 # netconsole, which the lab's kernels have as Debian's do, leaves PREEMPT_RT without it.
@@ -64,11 +57,6 @@ def printed(machine: Guest) -> str:
     """What rx_threads.sh printed, and how it ended."""
     argv = ["sh", "-c", f"cd {FOLDER} && ./rx_threads.sh 2>&1; echo ended with $?"]
     return machine.run(argv, timeout=900).stdout
-
-
-def outcomes(printed: str) -> dict[str, str]:
-    """{case: OK, FAIL, SKIP or XFAIL}; of a case told twice what is not OK."""
-    return worst(((one["case"], one["word"]) for one in OUTCOME.finditer(printed)), "OK")
 
 
 def test_every_case_ran(printed: str) -> None:

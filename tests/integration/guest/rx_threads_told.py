@@ -3,9 +3,9 @@
 """What a flooded interface with helper threads tells, and what memory it takes; prints JSON.
 
 Runs as root: ``rx_threads_told.py DEV SECONDS``. ``counts`` are of the helper threads together,
-since there are any; ``most`` are the highest values seen in these seconds, every LOOK_S: bytes that
-wait for the threads, and bytes of the kernel's own (slab, and pages that nothing else accounts
-for). ``killed`` are processes killed for want of memory.
+since there are any; ``most`` are the highest values seen in these seconds, every LOOK_S: packets
+and bytes that wait for the threads, and bytes of the kernel's own (slab, and pages that nothing
+else accounts for). ``killed`` are processes killed for want of memory.
 """
 
 import json
@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 COUNTS = ("packets", "dropped", "batches", "wakeups")
+# What waits, by the names of the files.
+WAITING = {"packets": "backlog", "bytes": "backlog_bytes"}
 LOOK_S = 0.2
 KIB = 1024
 # What is left of all memory without these are pages that drivers and the stack took.
@@ -21,9 +23,8 @@ ACCOUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "PageTab
              "KernelStack", "Percpu")  # fmt: skip
 
 
-def counts(threads: Path) -> dict[str, int]:
-    return {name: sum(int(file.read_text()) for file in threads.glob(f"*/{name}")) for name in
-            COUNTS}  # fmt: skip
+def total(threads: Path, name: str) -> int:
+    return sum(int(file.read_text()) for file in threads.glob(f"*/{name}"))
 
 
 def memory() -> int:
@@ -40,14 +41,16 @@ def killed() -> int:
 
 def main() -> int:
     threads, seconds = Path("/sys/class/net", sys.argv[1], "rx_thread"), float(sys.argv[2])
-    end, most = time.monotonic() + seconds, {"waiting": 0, "memory": 0}
+    end, most = time.monotonic() + seconds, dict.fromkeys((*WAITING, "memory"), 0)
     while True:
-        waiting = sum(int(file.read_text()) for file in threads.glob("*/backlog_bytes"))
-        most = {"waiting": max(most["waiting"], waiting), "memory": max(most["memory"], memory())}
+        now = {name: total(threads, file) for name, file in WAITING.items()}
+        now["memory"] = memory()
+        most = {name: max(value, now[name]) for name, value in most.items()}
         if time.monotonic() >= end:
             break
         time.sleep(LOOK_S)
-    json.dump({"counts": counts(threads), "most": most, "killed": killed()}, sys.stdout)
+    counts = {name: total(threads, name) for name in COUNTS}
+    json.dump({"counts": counts, "most": most, "killed": killed()}, sys.stdout)
     return 0
 
 
