@@ -10,6 +10,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,6 +203,26 @@ def test_bytes_bound_a_backlog_before_packets_do(small: Guest) -> None:
     # One more would not have fitted, whatever it has.
     assert bound - 2 * JUMBO_MTU <= most["bytes"] <= bound
     assert most["packets"] <= bound / JUMBO < BACKLOGS[0]
+
+
+def test_what_is_dropped_is_told_of(small: Guest) -> None:
+    """With its reason to whoever traces drops, and in the statistics of the device."""
+    vm, device = small, f"/sys/class/net/{small.nic}/statistics/rx_dropped"
+    event = "/sys/kernel/tracing/events/skb/kfree_skb/enable"
+    set_backlog(vm, BACKLOGS[0])
+    set_threads(vm, vm.nic, [WORK_CPU])
+    before = int(vm.read(device)), told(vm)["counts"]["dropped"]
+    with flooded(vm, "virtio", RATE):
+        time.sleep(SETTLE_S)
+        vm.run(["sh", "-c", f"echo 1 > {event}; sleep 1; echo 0 > {event}"])
+    time.sleep(SETTLE_S)
+    reasons = re.findall(r"reason: (\w+)", vm.read("/sys/kernel/tracing/trace").decode())
+    after = int(vm.read(device)), told(vm)["counts"]["dropped"]
+    set_threads(vm, vm.nic, [])
+    grown = [now - then for now, then in zip(after, before, strict=True)]
+    print(Counter(reasons), grown)
+    assert "CPU_BACKLOG" in reasons
+    assert grown[1] > 0 and grown[0] == grown[1]
 
 
 @pytest.fixture(scope="module")
