@@ -11,8 +11,6 @@ OUTCOME = re.compile(
 )
 # What the cases with interrupts leave out, in a kernel or a system that lacks something, and pass.
 LEFT_OUT = re.compile(r"^# (no [\w-]+|not tried.*)$", re.M)
-# Of the writes that race free_irq(): those that came while there was an interrupt, and all.
-RACED = re.compile(r"^# (\d+) of (\d+) writes succeeded", re.M)
 SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/irq"
 # The cases with interrupts of the series' test module.
 MODULE = {"refused", "values", "capability", "switch", "kept", "affinity", "late", "under_fire",
