@@ -28,11 +28,11 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "rt-debug": ("fast", "debug", "rt"),
     "nohz": ("fast", "nohz"),
     "cost": ("fast", "cost"),  # static keys as distributions have them
-    "series": ("fast", "series"),  # all that a series touches
-    "series-none": ("fast", "series", "none"),
-    "series-preempt": ("fast", "series", "preempt"),
-    "series-lazy": ("fast", "series", "lazy"),
-    "series-rt": ("fast", "series", "rt"),
+    "series": ("fast", "drivers", "series"),  # all that a series touches
+    "series-none": ("fast", "drivers", "series", "none"),
+    "series-preempt": ("fast", "drivers", "series", "preempt"),
+    "series-lazy": ("fast", "drivers", "series", "lazy"),
+    "series-rt": ("fast", "drivers", "rt"),
 }
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {
