@@ -43,6 +43,8 @@ TAP_QUEUE = 10_000
 # Neighbours: how often each is found anew, and what part of the flood is not dropped meanwhile.
 TIMES, MOST_KEPT = 100, 0.1
 QUIET_PEERS, OWN6 = (["10.77.0.77/24"], ["fd77::77/64", "nodad"]), "fd77::2/64"
+# Whoever is in doubt of a neighbour asks it by link-local address, which nobody here has by itself.
+LOCAL_PEER, LOCAL_OWN = "fe80::77/64", "fe80::2/64"
 # The other device's requests; what RPS has to lose for the load to say anything.
 REQUESTS, GAP_US, TIMEOUT_MS, PORT = 200, 5_000, 300, 6300
 RPS_LOSES, SLOWER = 0.05, 3.0
@@ -142,9 +144,10 @@ def test_neighbours_are_found_while_nearly_all_is_dropped() -> None:
     with machine(cpus=2, queues=1) as vm:
         rules.load(vm, vm.nic, MANY_RULES)
         set_threads(vm, vm.nic, [WORK_CPU])
-        for peer in QUIET_PEERS:
+        for peer in (*QUIET_PEERS, [LOCAL_PEER, "nodad"]):
             vm.host(["ip", "address", "add", *peer, "dev", "t-virtio"])
-        vm.run(["ip", "address", "add", OWN6, "dev", vm.nic, "nodad"])
+        for own in (OWN6, LOCAL_OWN):
+            vm.run(["ip", "address", "add", own, "dev", vm.nic, "nodad"])
         peers = [peer[0].partition("/")[0] for peer in QUIET_PEERS]
         with counted(vm) as outcome:
             argv = ["python3", "/root/neighbours.py", vm.nic]
