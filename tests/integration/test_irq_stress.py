@@ -54,9 +54,8 @@ LIMIT_S = 3600
 def machine(request: pytest.FixtureRequest, igb: str) -> Iterator[Guest]:
     base = request.param
     spec = GuestSpec(
-        cpus=2, queues=2, memory_mb=2048, e1000e=True, igb=not igb,
-        extra_cmdline=UNBALANCED,
-    )  # fmt: skip
+        cpus=2, queues=2, memory_mb=2048, e1000e=True, igb=not igb, extra_cmdline=UNBALANCED
+    )
     with Guest(build(base, "debug", patched=True), spec) as vm:
         yield vm
         vm.check_leaks()

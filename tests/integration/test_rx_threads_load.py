@@ -57,7 +57,7 @@ BACKLOGS = (1000, 6000)
 MEMORY_MB, MEMORY_S = 256, 20
 LARGEST, FULL = 1400, 0.3
 # Messages and link of packets that are larger than SKB_BYTES.
-JUMBO, JUMBO_MTU = 8000, 9000
+JUMBO, JUMBO_MTU, MTU = 8000, 9000, 1500
 # What else in the guest comes and goes meanwhile, in bytes.
 OTHERS = 12 << 20
 
@@ -94,6 +94,12 @@ def set_rps(vm: Guest, dev: str, cpu: int) -> None:
 
 def set_backlog(vm: Guest, packets: int) -> None:
     vm.run(["sysctl", "-q", "-w", f"net.core.netdev_max_backlog={packets}"])
+
+
+def set_mtu(vm: Guest, mtu: int) -> None:
+    """Of the flooded link, at both ends."""
+    for run, dev in ((vm.host, "t-virtio"), (vm.run, vm.nic)):
+        run(["ip", "link", "set", dev, "mtu", str(mtu)])
 
 
 def told(vm: Guest, seconds: float = 0) -> dict[str, Any]:
@@ -197,12 +203,12 @@ def test_bytes_bound_a_backlog_before_packets_do(small: Guest) -> None:
     """Of packets that have more than their share of them."""
     vm, bound = small, BACKLOGS[0] * SKB_BYTES
     set_backlog(vm, BACKLOGS[0])
-    for run, dev in ((vm.host, "t-virtio"), (vm.run, vm.nic)):
-        run(["ip", "link", "set", dev, "mtu", str(JUMBO_MTU)])
+    set_mtu(vm, JUMBO_MTU)
     set_threads(vm, vm.nic, [WORK_CPU])
     with flooded(vm, "virtio", RATE, size=JUMBO):
         found = told(vm, MEMORY_S)
     set_threads(vm, vm.nic, [])
+    set_mtu(vm, MTU)
     most, counts = found["most"], found["counts"]
     print(f"bound {bound}, most {most}, {counts}")
     assert counts["dropped"] > BACKLOGS[0] and counts["packets"] > BACKLOGS[0]

@@ -44,8 +44,6 @@ def flavours(name: str) -> list[str]:
 
 def compiled(tree: Path, label: str, files: list[str]) -> Counter[str]:
     """The warnings of what had to be compiled; make knows what has not."""
-    # What kbuild lists goes by what it took over of the configuration.
-    made(tree, "syncconfig")
     touching = objects(tree, files)
     wanted = configured(tree, touching)
     if others := [one for one in touching if one not in wanted]:

@@ -260,6 +260,8 @@ def debian_config(base: Base) -> str:
 
 def configured(tree: Path, wanted: list[str]) -> list[str]:
     """Those of the objects that the configuration builds, as kbuild itself lists them."""
+    # What it lists goes by what it took over of the configuration.
+    made(tree, "syncconfig")
     roots = ("srcroot=.", "srctree=.", "objtree=.")
     argv = ["make", "-f", "scripts/Makefile.build", "-pn", *roots]
     found: set[str] = set()
@@ -279,7 +281,6 @@ def build_as_debian(base: Base) -> None:
         apply_series(base, tree)
         (tree / ".config").write_text(debian_config(base))
         made(tree, "olddefconfig")
-        made(tree, "syncconfig")
         touching = objects(tree, touched_by(base))
         wanted = configured(tree, touching)
         if "net/core/dev.o" not in wanted:
