@@ -190,6 +190,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     bound = _bound(draft, threaded)
     layout.place(draft, placer, interrupts, bound, (*chosen, *others))
     handlers, present = irqthreads.plan(draft, placer, interrupts)
+    irqthreads.warn(draft, threaded)
     steered = assigned(snapshot, policy.steering)
     helpers = separation.plan(draft, placer, steered, bound)
     running = [*chosen, *handlers, *helpers]

@@ -162,6 +162,19 @@ def test_threaded_napis_beside_cost_two_hops() -> None:
     assert planned(plan)["eth0/rx1/irq-threaded"] == "on"
 
 
+def test_interrupts_that_are_in_threads_already_cost_two_hops_too() -> None:
+    start, napi = in_threads(host()), {"threaded": "on@1-"}
+    assert decide(start, parse([Given("napi", "n", (), napi)])).warnings == (
+        f"eth0 queues 1-3: {HOPS}",
+    )
+    # Asked for of some: each queue is named once. Switched off, or busy-polled: none.
+    plan = decide(start, policy({"threaded": "on@1"}, napi))
+    assert plan.warnings == (f"eth0 queues 1: {HOPS}", f"eth0 queues 2-3: {HOPS}")
+    assert decide(start, policy({"threaded": "off"}, napi)).warnings == ()
+    busy = {"threaded": "busy-poll", "thread_cpus": "2-5"}
+    assert HOPS not in str(decide(start, policy({"thread_nice": "7"}, busy)).warnings)
+
+
 def test_auto_leaves_the_poll_to_the_napis_own_thread() -> None:
     plan = decide(host(), policy({"threaded": "auto"}, {"threaded": "on@0-1,off@2-"}))
     assert skipped(plan) == [(0, "left-alone", TWICE), (1, "left-alone", TWICE)]

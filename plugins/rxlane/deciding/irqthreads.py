@@ -102,6 +102,19 @@ def plan(
     return chosen, [*left, *(thread for thread in own.values() if thread is not None)]
 
 
+def warn(draft: Draft, threaded: Iterable[Wanted]) -> None:
+    """Warn of NAPIs that get a thread while their interrupt is in one, and stays there unasked."""
+    found: dict[str, list[int]] = {}
+    for one in threaded:
+        irq, target = one.lane.irq, Target(one.link.name, one.lane.queue.index, IRQ_THREADED)
+        if irq is None or not irq.threaded or one.mode != ON or one.lane.mode == ON:
+            continue
+        if draft.wanted(target) is None and draft.coming(target) != OFF:
+            found.setdefault(one.link.name, []).append(one.lane.queue.index)
+    for device, queues in found.items():
+        draft.warnings.append(f"{device} queues {cpulist.render(queues)}: {HOPS}")
+
+
 def _sched(one: _Handler) -> str:
     """Return the class of a thread: asked for, its own, or as drivers of NICs ask for it."""
     thread = one.irq.thread
