@@ -4,6 +4,8 @@
 What was done is read from /proc/irq, chrt and taskset; what is left behind by the lab's reader.
 """
 
+import re
+
 import pytest
 
 from conftest import DEBIAN_612, OURS, Host, differing
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.long
 
 WORDS = ("-o", "irq_cpus=auto", "-o", "irq_layout.threaded=on@1-",
          "-o", "irq_layout.thread_cpus=auto", "-o", "irq_layout.thread_nice=-5")  # fmt: skip
+REALTIME = ("threaded=on@1", "thread_cpus=3", "thread_policy=fifo", "thread_priority=7")
 VARIABLES = "/etc/tuned/net-vm-host-variables.conf"
 
 
@@ -21,8 +24,8 @@ def switchable(host: Host) -> bool:
     return bool(found.stdout.strip())
 
 
-def irqs(host: Host) -> list[int]:
-    return [int(lane["irq"]) for lane in host.lanes(host.vm.nic)]
+def irqs(host: Host, nic: str = "") -> list[int]:
+    return [int(lane["irq"]) for lane in host.lanes(nic or host.vm.nic)]
 
 
 def threaded(host: Host, irq: int) -> str:
@@ -71,6 +74,42 @@ def test_queues_whose_interrupts_run_in_threads(guest: Host) -> None:
         assert not again.startswith("0 settings")
     finally:
         guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_class_and_cpus_of_a_thread(guest: Host) -> None:
+    """As asked, told of when another program changed them, and gone afterwards."""
+    before = guest.settings()
+    words = [f"irq_layout.{word}" for word in REALTIME]
+    guest.run("rxlane", "apply", *(w for word in words for w in ("-o", word)), guest.vm.nic)
+    try:
+        irq = irqs(guest)[1]
+        (pid,) = thread_of(guest, irq)
+        shown = guest.run("ps", "-o", "cls=,rtprio=", "-p", pid).stdout.split()
+        assert shown == ["FF", "7"]
+        assert guest.run("taskset", "-cp", pid).stdout.split()[-1] == "3"
+        told = guest.lanes(guest.vm.nic)[1]["irq-thread"]
+        assert (told["policy"], told["priority"], told["cpus"]) == ("fifo", 7, [3])
+        guest.run("rxlane", "verify")
+        for change in (["chrt", "-r", "-p", "7", pid], ["taskset", "-cp", "2", pid]):
+            guest.run(*change)
+        found = guest.run("rxlane", "verify", check=False)
+        assert found.rc == 1
+        assert "rx1/irq-thread-sched" in found.stdout and "rx1/irq-thread-cpus" in found.stdout
+    finally:
+        guest.run("rxlane", "rollback")
+    assert differing(before, guest.settings()) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_interrupts_that_refuse_are_told_of(guest: Host) -> None:
+    """Each has the file; the kernel says of which it can switch when it is written."""
+    before, nic = guest.settings(), guest.vm.nic_of("vmxnet3")
+    done = guest.run("rxlane", "apply", "-o", "irq_layout.threaded=on", nic)
+    guest.run("rxlane", "rollback")
+    said = re.findall(rf"{nic} queue \d+: irq-threaded unsupported: .*let IRQ \d+ be", done.stderr)
+    assert len(said) == len(irqs(guest, nic)) > 1, done.stderr
     assert differing(before, guest.settings()) == {}
 
 

@@ -69,6 +69,13 @@ def test_of_the_series(printed: str, case: str) -> None:
     assert outcomes(printed).get(case) == "OK", printed
 
 
+def test_refusals_tell_the_remedy(machine: Guest, printed: str) -> None:
+    """In the kernel's log: the selftest was refused in both directions, and EBUSY cannot say it."""
+    log = machine.run(["dmesg"]).stdout
+    assert "rx_threads: RPS or RFS is in use, clear rps_cpus and rps_flow_cnt" in log
+    assert "RPS: rx_threads is in use, write 0 to it first" in log
+
+
 # 7.2 has the interface without us, and upstream's tests of it.
 @pytest.mark.parametrize(
     "machine", [one for one in our_bases() if one.values == ("6.12",)], indirect=True
