@@ -23,7 +23,17 @@ import pytest
 from flooding import flooded
 from kselftest import MODULE, SELFTESTS, check
 
-from conftest import SCRIPTS, STRESS, UNBALANCED, flavour, missing, our_bases, our_kernel
+from bench import rules
+from conftest import (
+    MANAGERS,
+    SCRIPTS,
+    STRESS,
+    UNBALANCED,
+    flavour,
+    missing,
+    our_bases,
+    our_kernel,
+)
 from lab.machine import GuestSpec
 from lab.net import peer_of
 from lab.selftests import selftests
@@ -37,7 +47,7 @@ DEVICE = {"hard", "threaded", "switches", "down_up", "napi_thread"}
 # waiting for it, and it never polls.
 RATE, RATE_OF_DEBUG = 5_000, 500
 
-Seen = dict[str, Any]
+Seen = Any  # what a script printed
 
 
 def realtime(base: str) -> bool:
@@ -85,7 +95,11 @@ POLLS, MOST_INTERRUPTS = 200, 120
 # Raised softirqs by poll: none is for these NAPIs, but the watchdogs of e1000e and igb have some.
 MOST_RAISED = 0.1
 # What irq_timer.py and irq_busy_poll.py are, and need beside them.
-ON_TRAFFIC = (*STRESS, "irq_stress.py", "irq_busy_poll.py", "irq_timer.py")
+ON_TRAFFIC = (*STRESS, "irq_stress.py", "irq_busy_poll.py", "irq_timer.py", "irq_flooded_off.py")
+# Of a flood that one CPU cannot take in: its packets a second, the rules of tc that each of them is
+# compared with, the least share of polls that use up their budget, how often the mode is switched
+# off, and what that may take, in seconds: to poll until the end takes as long as the flood.
+MORE, RULES, FULL, TIMES, MOST_OFF_S = 20_000, 3_000, 0.9, 10, 5.0
 
 
 def modes(vm: Guest, *words: str) -> dict[str, list[Any]]:
@@ -152,6 +166,22 @@ def test_lines_that_devices_share_refuse(base: str) -> None:
     drivers = {path.split("/")[4] for path in found if by_line[path.split("/")[3]] > 1}
     assert len(drivers) >= 2, found
     assert all(one == [str(int(realtime(base))), *REFUSED] for one in found.values()), found
+
+
+@pytest.mark.parametrize("base", SWITCHING)
+def test_threaded_mode_ends_although_packets_do_not(base: str) -> None:
+    with Guest(our_kernel(base), GuestSpec(cpus=1, queues=1)) as vm:
+        vm.run(["systemctl", "stop", *MANAGERS])
+        rules.load(vm, vm.nic, RULES)
+        with flooded(vm, "virtio", MORE):
+            rounds = seen_by(vm, "irq_flooded_off.py", str(TIMES))
+    assert len(rounds) == TIMES
+    for one in rounds:
+        before, after = one["before"], one["after"]
+        polls = sum(before["polls"].values())
+        assert set(before["polls"]) == {"irq"} and before["full"] >= FULL * polls, one
+        assert one["seconds"] <= MOST_OFF_S, one
+        assert after["polls"] and "irq" not in after["polls"], one
 
 
 @pytest.mark.parametrize("base", our_bases())

@@ -32,6 +32,7 @@ TRACE = Path("/sys/kernel/tracing/instances/irq_busy_poll")
 SELF = "application"
 # comm-PID of the task, which the trace tells before the CPU in brackets.
 POLLED = re.compile(r"^\s*(.+)-(\d+)\s+\[\d+\].*napi_poll: ", re.M)
+WORKED = re.compile(r"napi_poll: .* work (\d+) budget (\d+)")
 RAISED = re.compile(r"softirq_raise: .*NET_RX")
 # NET_RX_SOFTIRQ of include/linux/interrupt.h.
 VECTOR = 3
@@ -70,13 +71,17 @@ def name_of(comm: str, pid: str, known: dict[str, str]) -> str:
 
 
 class Polls:
-    """Polls of one interface, by tasks, and how often the softirq of receiving was raised."""
+    """Polls of one interface, by tasks, and how often the softirq of receiving was raised.
 
-    def __init__(self, name: str) -> None:
+    only: those polls alone of which this is true, in the words of a filter of events.
+    """
+
+    def __init__(self, name: str, only: str = "") -> None:
         subprocess.run(["mount", "-t", "tracefs", "none", "/sys/kernel/tracing"], check=False,
                        capture_output=True)  # fmt: skip
         TRACE.mkdir(exist_ok=True)
-        (TRACE / "events/napi/napi_poll/filter").write_text(f'dev_name == "{name}"')
+        words = [f'dev_name == "{name}"', *([only] if only else [])]
+        (TRACE / "events/napi/napi_poll/filter").write_text(" && ".join(words))
         (TRACE / "events/napi/napi_poll/enable").write_text("1")
         (TRACE / "events/irq/softirq_raise/filter").write_text(f"vec == {VECTOR}")
         (TRACE / "events/irq/softirq_raise/enable").write_text("1")
@@ -85,12 +90,18 @@ class Polls:
         (TRACE / "trace").write_text("")
         (TRACE / "tracing_on").write_text("1")
 
-    def stop(self) -> dict[str, Any]:
-        (TRACE / "tracing_on").write_text("0")
+    def who(self) -> list[str]:
+        """The tasks of all polls since start(), in their order."""
         known: dict[str, str] = {}
         trace = (TRACE / "trace").read_text()
-        polls = Counter(name_of(comm, pid, known) for comm, pid in POLLED.findall(trace))
-        return {"polls": dict(polls), "raised": len(RAISED.findall(trace))}
+        return [name_of(comm, pid, known) for comm, pid in POLLED.findall(trace)]
+
+    def stop(self) -> dict[str, Any]:
+        (TRACE / "tracing_on").write_text("0")
+        trace = (TRACE / "trace").read_text()
+        full = sum(work == budget for work, budget in WORKED.findall(trace))
+        return {"polls": dict(Counter(self.who())), "full": full,
+                "raised": len(RAISED.findall(trace))}  # fmt: skip
 
     def end(self) -> None:
         TRACE.rmdir()
