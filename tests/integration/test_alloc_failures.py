@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from flooding import flooded
 
 from conftest import MANAGERS, SCRIPTS, STRESS
 from lab.kernel import build
@@ -22,6 +23,9 @@ MAKE_THREADS = {
     "6.12": ("threaded on", "threaded busy-poll", "device on", "device busy-poll", "all"),
     "7.2": ("threaded on", "threaded busy-poll", "device on", "all"),
 }
+
+# Packets a second, to see who polls.
+RATE = 500
 
 Outcome = dict[str, Any]
 
@@ -65,13 +69,17 @@ def test_helper_threads_are_had_whole_or_not_at_all(machine: Guest) -> None:
 
 
 def test_interrupts_are_switched_whole_or_not_at_all(machine: Guest) -> None:
-    found = outcome(machine, "irq_alloc_failures.py", *STRESS, "irq_stress.py")
+    beside = (*STRESS, "irq_stress.py", "irq_busy_poll.py")
+    with flooded(machine, "virtio", RATE):
+        found = outcome(machine, "irq_alloc_failures.py", *beside)
     assert found["faults"] == []
     came = found["operations"]
-    assert len(came) == 3 * len(("first", "1", "0"))
+    assert len(came) == 3 * len(("first", "1", "0")) + len(("threadable", "normal"))
     assert all(of_it["done"] for of_it in came.values())
     # That it was tried: the switch on needs memory, the switch off none.
     assert {label for label, of_it in came.items() if of_it["errors"]} == {
         label for label in came if not label.endswith(": 0, from 1")
     }
     assert all(of_it["of kthreadd"] for label, of_it in came.items() if ": 1" in label)
+    again = [of_it for label, of_it in came.items() if "requested" in label]
+    assert all(of_it["without"] for of_it in again)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Let allocations of one operation fail, one at a time, and tell what came of it.
 
-Runs in the guest as root on a kernel with FAILSLAB and FAULT_INJECTION, and imports nothing of
-rxlane. An operation is done with the first allocation of this task failing (fail-nth), then with
+Runs in the guest as root on a kernel with FAILSLAB, FAIL_PAGE_ALLOC and FAULT_INJECTION, and
+imports nothing of rxlane. An allocation is one of slab or of pages, as threads' stacks are. An
+operation is done with the first allocation of this task failing (fail-nth), then with
 the second, and so on until none is left to fail; where it has kernel threads created, which another
 task does, likewise with the allocations of that one, and then often with them failing at random
 (Documentation/fault-injection).
@@ -14,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FAILSLAB = Path("/sys/kernel/debug/failslab")
+DEBUGFS = Path("/sys/kernel/debug")
+SLAB, PAGES = "failslab", "fail_page_alloc"
 KTHREADD = 2
-# Per cent of kthreadd's allocations, of which a thread needs some ten, and operations at that.
+# Per cent of kthreadd's allocations, of which a thread needs some twenty, and operations at that;
+# the threads that it creates inherit it.
 KTHREADD_FAILS, ROUNDS = 7, 60
 MOST_ALLOCATIONS = 200
 UNANSWERED = -1
@@ -41,21 +44,23 @@ class Task:
         return left == 0
 
 
-def failslab(**values: object) -> None:
-    for name, value in values.items():
-        (FAILSLAB / name.replace("_", "-")).write_text(str(value))
+def inject(kinds: tuple[str, ...] = (SLAB, PAGES), **values: object) -> None:
+    for kind in kinds:
+        for name, value in values.items():
+            (DEBUGFS / kind / name.replace("_", "-")).write_text(str(value))
 
 
 def prepare() -> None:
     """Failures are possible from now on, and happen where they are asked for."""
-    subprocess.run(["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"], check=False)
-    failslab(verbose=0, ignore_gfp_wait="N", task_filter="Y", interval=1, times=0)
-    failslab(probability=KTHREADD_FAILS)
+    subprocess.run(["mount", "-t", "debugfs", "debugfs", DEBUGFS], check=False)
+    inject(verbose=0, ignore_gfp_wait="N", task_filter="Y", interval=1, times=0)
+    inject((PAGES,), min_order=0, ignore_gfp_highmem="N")
+    inject(probability=KTHREADD_FAILS)
     Path(f"/proc/{KTHREADD}/make-it-fail").write_text("1")
 
 
 def finish() -> None:
-    failslab(probability=0)
+    inject(probability=0)
 
 
 class Trial:
@@ -100,7 +105,7 @@ class Trial:
         for number in range(ROUNDS):
             self.reset()
             before = self.look()
-            failslab(times=-1)
+            inject(times=-1)
             code = self.act()
-            failslab(times=0)
+            inject(times=0)
             self._judge(before, code, f"round {number}")
