@@ -8,11 +8,13 @@ it. Others write its affinity, change policy and affinity of the threads, take t
 (which frees interrupts, with most drivers), unbind and bind the driver, and take a CPU offline and
 back. Everybody acts until all have acted often enough or SECONDS are over.
 
-A switch counts when the file reads what was written, and PACKETS arrived since the one before;
-those of interrupts that serve no receive queue never do. While a disturber has taken the traffic
-away nobody looks for it, until it has brought it back. At other times ``quiet_s`` is the longest
-that a flooded queue was seen without a packet. For the rest of the outcome see contest() of
-stress.py.
+A switch counts when the file reads what was written, and PACKETS arrived in the queue of the
+interrupt since its last one that did; those of interrupts that serve no flooded queue never count.
+While a disturber has taken the traffic away nobody looks for it, until it has brought it back,
+which took ``back_s`` at most. At other times, ``watched_s`` in all, ``quiet_s`` is the longest that
+a flooded queue was seen without a packet, for which a look that came late counts LATE_S only: then
+the guest had no CPU. ``unseen_s`` is the longest between two looks at a queue that got none, and
+``queues`` are the flooded ones. For the rest of the outcome see contest() of stress.py.
 """
 
 import errno
@@ -20,9 +22,10 @@ import multiprocessing as mp
 import os
 import random
 import re
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.synchronize import Lock
 from pathlib import Path
@@ -51,10 +54,10 @@ SWITCHES = "switches"
 PACKETS = 100
 # After the link or the driver came back it may take so long for packets to come.
 BACK_S = 60.0
-# Between two looks at the counters; one that came late is not taken for time without packets.
-LOOK_S, WATCH_S = 0.05, 3.0
+# Between two looks at the counters, and what one that came late counts for.
+LOOK_S, WATCH_S, LATE_S = 0.05, 3.0, 0.2
 # How the actions of interrupts are called, without the names of interface and device.
-KIND = re.compile(r"(?:input|output|rx|tx|TxRx)[-.]\d+$")
+KIND = re.compile(r"(?:input|output|rx|tx|TxRx)[-.](\d+)$")
 RECEIVING = ("input", "rx", "TxRx")
 # Of a write to the file of an interrupt that is just being freed or requested.
 MAY_FAIL = (errno.EIO, errno.ENOENT, errno.EOPNOTSUPP)
@@ -129,9 +132,18 @@ def mode(path: Path) -> int:
         raise Gone(path) from error
 
 
-def switch(board: Board, nic: Nic, interrupts: Interrupts, kind: str) -> None:
-    arrivals = Arrivals(nic, PACKETS)
-    counts = kind.startswith(RECEIVING)
+def queue_of(kind: str) -> int | None:
+    """The receive queue that an interrupt serves, if any."""
+    match = KIND.search(kind)
+    return int(match[1]) if match and kind.startswith(RECEIVING) else None
+
+
+def switch(
+    board: Board, nic: Nic, interrupts: Interrupts, kind: str, flooded: Sequence[int]
+) -> None:
+    queue = queue_of(kind)
+    counts = queue in flooded
+    arrivals = Arrivals(nic, PACKETS, queue if counts else None)
     while not board.over():
         try:
             enough = arrivals.enough()
@@ -155,7 +167,8 @@ class Traffic:
     def __init__(self, nic: Nic, queues: list[int]) -> None:
         self.nic, self.queues = nic, queues
         self.calm: Lock = mp.Lock()
-        self.worst = mp.Value("d", 0.0)
+        self.quiet, self.unseen = mp.Value("d", 0.0), mp.Value("d", 0.0)
+        self.watched, self.back = mp.Value("d", 0.0), mp.Value("d", 0.0)
 
     def counts(self) -> list[int]:
         found = self.nic.by_queue()
@@ -163,12 +176,13 @@ class Traffic:
 
     def wait(self) -> None:
         """Until packets arrive on all queues. Raises Fault where they do not."""
-        first, end = self.counts(), time.monotonic() + BACK_S
-        while time.monotonic() < end:
+        first, began = self.counts(), time.monotonic()
+        while (passed := time.monotonic() - began) < BACK_S:
             now = self.counts()
             if len(now) == len(first) == len(self.queues) and all(
                 new - old >= PACKETS for old, new in zip(first, now, strict=True)
             ):
+                self.back.value = max(self.back.value, passed)
                 return
             if len(first) != len(self.queues):
                 first = now
@@ -183,11 +197,21 @@ class Traffic:
         while time.monotonic() < end:
             time.sleep(LOOK_S)
             new, now = self.counts(), time.monotonic()
+            self.watched.value += now - at
             for queue, (old, count) in enumerate(zip(counts, new, strict=True)):
-                passed = min(now - at, 4 * LOOK_S)
-                since[queue] = 0.0 if count != old else since[queue] + passed
-                self.worst.value = max(self.worst.value, since[queue])
+                if count != old:
+                    since[queue] = 0.0
+                    continue
+                since[queue] += min(now - at, LATE_S)
+                self.quiet.value = max(self.quiet.value, since[queue])
+                self.unseen.value = max(self.unseen.value, now - at)
             counts, at = new, now
+
+    def told(self) -> dict[str, float]:
+        """In seconds; see above."""
+        values = {"quiet_s": self.quiet, "unseen_s": self.unseen, "watched_s": self.watched,
+                  "back_s": self.back}  # fmt: skip
+        return {name: round(value.value, 2) for name, value in values.items()}
 
 
 def observe(board: Board, traffic: Traffic) -> None:
@@ -217,6 +241,15 @@ def bind(interrupts: Interrupts, nic: Nic, _chance: random.Random) -> None:
         raise Fault(f"left after unbind: {left}")
     nic.bind()
     nic.set_up(True)
+    spread(nic)
+
+
+def spread(nic: Nic) -> None:
+    """The flood's flows differ in ports only, by which igb tells them apart if told so; who does
+    by itself, or cannot, refuses.
+    """
+    words = ["ethtool", "-N", nic.name(), "rx-flow-hash", "udp4", "sdfn"]
+    subprocess.run(words, check=False, capture_output=True)
 
 
 def affinity(interrupts: Interrupts, _nic: Nic, chance: random.Random) -> None:
@@ -261,6 +294,7 @@ def afterwards(nic: Nic, interrupts: Interrupts, traffic: Traffic, threads: list
     """What is wrong once it is calm again."""
     attempt(lambda: write(CPU, "1"), nic.bind)
     nic.set_up(True)
+    spread(nic)
     traffic.wait()
     return [fault for value in (1, 0, 1, 0) for fault in wrong(traffic, interrupts, value, threads)]
 
@@ -269,6 +303,7 @@ def main() -> None:
     name, switches, disturbances, seconds, seed = sys.argv[1:]
     nic = Nic(name)
     interrupts, threads = Interrupts(nic), tasks_named("irq/")
+    spread(nic)
     traffic = Traffic(nic, flooded_queues(nic))
     if not interrupts.kinds or not traffic.queues:
         raise SystemExit(f"{name}: switchable {interrupts.kinds}, flooded {traffic.queues}")
@@ -285,9 +320,9 @@ def main() -> None:
     for number, (role, disturber) in enumerate(disturbers.items()):
         chance = random.Random(int(seed) + number)
         works[role] = partial(disturb, board, nic, role, disturber, chance)
-    works |= {kind: partial(switch, board, nic, interrupts, kind) for kind in interrupts.kinds}
-    outcome = contest(board, works)
-    outcome["quiet_s"] = round(traffic.worst.value, 2)
+    for kind in interrupts.kinds:
+        works[kind] = partial(switch, board, nic, interrupts, kind, traffic.queues)
+    outcome = contest(board, works) | traffic.told() | {"queues": traffic.queues}
     if not outcome["stuck"]:
         outcome["faults"] = afterwards(nic, interrupts, traffic, threads)
     conclude(outcome)

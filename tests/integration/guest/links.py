@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interfaces up and down, with more or fewer channels, and in another network namespace.
+"""Interfaces up and down, with more or fewer channels, in another namespace; what they count.
 
 By system calls: to start ip(8) or ethtool(8) takes an emulated debug kernel several times as long
 as what they ask of it. All raise OSError as the kernel answers. Needs root. Numbers:
@@ -23,6 +23,8 @@ IFF_UP = 1
 ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS = 0x3C, 0x3D
 # struct ethtool_channels: cmd, four maxima, then rx, tx, other and combined.
 CHANNELS, CMD, COMBINED = 9, 0, 8
+ETHTOOL_GSTRINGS, ETHTOOL_GSTATS, ETHTOOL_GSSET_INFO = 0x1B, 0x1D, 0x37
+ETH_SS_STATS, STRING, MOST_STATISTICS = 1, 32, 4096
 RTM_NEWLINK, NLM_F_REQUEST, NLM_F_ACK = 16, 1, 4
 IFLA_IFNAME, IFLA_NET_NS_FD = 3, 28
 NAMESPACES = Path("/run/netns")
@@ -43,6 +45,35 @@ def set_channels(name: str, combined: int) -> None:
         fcntl.ioctl(control, SIOCETHTOOL, request)
         words[CMD], words[COMBINED] = ETHTOOL_SCHANNELS, combined
         fcntl.ioctl(control, SIOCETHTOOL, request)
+
+
+def ethtool(control: socket.socket, name: str, command: bytes, room: int) -> bytes:
+    """What the kernel made of a command with so many bytes after it."""
+    answer = bytearray(command) + bytes(room)
+    address = (ctypes.c_char * len(answer)).from_buffer(answer)
+    request = struct.pack("16sP16x", name.encode(), ctypes.addressof(address))
+    fcntl.ioctl(control, SIOCETHTOOL, request)
+    return bytes(answer)
+
+
+def statistic_names(name: str) -> list[str]:
+    """What `ethtool -S` calls the values of statistics()."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        asked = struct.pack("IIQ", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS)
+        (count,) = struct.unpack_from("I", ethtool(control, name, asked, 4), 16)
+        asked = struct.pack("III", ETHTOOL_GSTRINGS, ETH_SS_STATS, count)
+        words = ethtool(control, name, asked, STRING * count)[12:]
+    fields = (words[at : at + STRING] for at in range(0, len(words), STRING))
+    return [field.split(b"\0")[0].decode() for field in fields]
+
+
+def statistics(name: str) -> tuple[int, ...]:
+    """The kernel tells how many there are, MOST_STATISTICS at most."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        asked = struct.pack("II", ETHTOOL_GSTATS, 0)
+        answer = ethtool(control, name, asked, 8 * MOST_STATISTICS)
+    (count,) = struct.unpack_from("I", answer, 4)
+    return struct.unpack_from(f"{count}Q", answer, 8)
 
 
 def enter(descriptor: int) -> None:
