@@ -26,8 +26,6 @@ WATCHER = 60
 SETTLE_S = 0.5
 HOG = "while True: pass"
 PERIOD_NS = "10000000"
-# About the least runtime that the class takes.
-LEAST_NS = 2000
 
 
 def statistics(pid: int) -> list[int]:
@@ -46,14 +44,11 @@ def chrt(*words: str) -> None:
     subprocess.run(["chrt", *words], check=True, capture_output=True)
 
 
-def deadline(pid: int, runtime_ns: int) -> None:
-    chrt("--deadline", "--sched-runtime", str(runtime_ns), "--sched-deadline", PERIOD_NS,
-         "--sched-period", PERIOD_NS, "--pid", "0", str(pid))  # fmt: skip
-
-
 def schedule(pid: int, policy: str, value: int) -> None:
     if policy == "deadline":
-        deadline(pid, value * 1_000_000)
+        chrt("--deadline", "--sched-runtime", str(value * 1_000_000),
+             "--sched-deadline", PERIOD_NS, "--sched-period", PERIOD_NS,
+             "--pid", "0", str(pid))  # fmt: skip
     elif policy == "fifo":
         chrt("--fifo", "--pid", str(value), str(pid))
     else:
@@ -70,10 +65,6 @@ def scheduled(pid: int, policy: str, value: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if policy == "deadline":
-            # Stock 6.12 goes on counting what a thread was granted that leaves the class asleep,
-            # until there is none left to grant.
-            deadline(pid, LEAST_NS)
         os.sched_setscheduler(pid, *own)
         os.setpriority(os.PRIO_PROCESS, pid, nice)
 
