@@ -106,9 +106,10 @@ def warn(draft: Draft, threaded: Iterable[Wanted]) -> None:
     """Warn of NAPIs that get a thread while their interrupt is in one, and stays there unasked."""
     found: dict[str, list[int]] = {}
     for one in threaded:
-        irq, target = one.lane.irq, Target(one.link.name, one.lane.queue.index, IRQ_THREADED)
+        irq = one.lane.irq
         if irq is None or not irq.threaded or one.mode != ON or one.lane.mode == ON:
             continue
+        target = Target(one.link.name, one.lane.queue.index, IRQ_THREADED)
         if draft.wanted(target) is None and draft.coming(target) != OFF:
             found.setdefault(one.link.name, []).append(one.lane.queue.index)
     for device, queues in found.items():
