@@ -30,7 +30,7 @@ from failing import (  # type: ignore[import-not-found]
 )
 from irq_busy_poll import Polls  # type: ignore[import-not-found]
 from irq_stress import Interrupts  # type: ignore[import-not-found]
-from stress import Nic  # type: ignore[import-not-found]
+from stress import Nic, tasks  # type: ignore[import-not-found]
 
 TEST = Path("/sys/kernel/debug/irq_threaded")
 # Kinds of interrupts of the test module that can be switched.
@@ -70,8 +70,7 @@ class Switch:
         return 0
 
     def threads(self) -> list[int]:
-        start = f"irq/{self.path.parent.parent.name}-"
-        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and named(pid, start)]
+        return list(tasks(f"irq/{self.path.parent.parent.name}-"))
 
     def state(self) -> State:
         threads = self.threads()
@@ -88,13 +87,6 @@ class Switch:
         if self.pinned:
             for pid in self.threads():
                 os.sched_setaffinity(pid, CPUS)
-
-
-def named(pid: str, start: str) -> bool:
-    try:
-        return Path("/proc", pid, "comm").read_text().startswith(start)
-    except OSError:
-        return False
 
 
 def counts(kind: str) -> dict[str, int]:

@@ -46,6 +46,7 @@ from stress import (  # type: ignore[import-not-found]
     link,
     quiet_queues,
     reschedule,
+    tasks,
     tasks_named,
     write,
 )
@@ -99,13 +100,10 @@ class Interrupts:
     def thread(self, kind: str) -> int:
         """The process ID of its thread."""
         start = f"irq/{self.file(kind).parent.parent.name}-"
-        for comm in Path("/proc").glob("[0-9]*/comm"):
-            try:
-                if comm.read_text().startswith(start):
-                    return int(comm.parent.name)
-            except OSError:
-                continue
-        raise Gone(start)
+        pids: list[int] = list(tasks(start))
+        if not pids:
+            raise Gone(start)
+        return pids[0]
 
 
 def switchable(path: Path) -> bool:

@@ -316,12 +316,19 @@ def quiet_queues(nic: Nic, queues: Sequence[int], packets: int, patience: float)
     return quiet
 
 
-def tasks_named(start: str) -> list[str]:
-    """Names of all tasks that begin like this; one that ends meanwhile has none."""
-    names = []
+def tasks(start: str) -> dict[int, str]:
+    """{process ID: name} of all whose name begins like this; one that ends meanwhile has none."""
+    found = {}
     for comm in Path("/proc").glob("[0-9]*/comm"):
         try:
-            names.append(comm.read_text().strip())
+            name = comm.read_text().strip()
         except OSError:
             continue
-    return [name for name in names if name.startswith(start)]
+        if name.startswith(start):
+            found[int(comm.parent.name)] = name
+    return found
+
+
+def tasks_named(start: str) -> list[str]:
+    """The names alone."""
+    return list(tasks(start).values())
