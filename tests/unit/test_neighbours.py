@@ -280,6 +280,25 @@ def test_management_queues_are_outside() -> None:
         assert "on CPU 2 a busy-polling thread of eth0 queue 0 of priority 40 leaves" in str(error)
 
 
+@pytest.mark.parametrize("left", [{}, {"management_queues": 1}])
+def test_queues_without_a_rule_are_outside(left: dict[str, object]) -> None:
+    """Their threads poll on, by another's hand, as those of management queues do."""
+    first = laid_out(host(queues=4), "eth0", **(FIFO | {"threaded": "busy-poll@0"}), thread_cpus=2)
+    error = refusal(first, "eth0", **FIFO | {"threaded": "busy-poll@1"}, thread_cpus=2, **left)
+    assert "1 busy-polling thread for 0 CPUs beside those of eth0 on CPU 2" in str(error)
+    rest = FIFO | {"threaded": "busy-poll@1-3", "thread_cpus": "auto"} | left
+    placed = planned(first, "thread-cpus", "eth0", **rest)
+    assert len(placed) == 3 and "2" not in placed.values()
+    small = laid_out(
+        host(queues=4, cpus=FOUR), "eth0", **(FIFO | {"threaded": "busy-poll@0"}), thread_cpus=3
+    )
+    more = FIFO | {"threaded": "busy-poll@1-2"} | left
+    error = refusal(small, "eth0", **more, thread_cpus="1-2")
+    assert "would leave only CPU 0 for all else, with those of eth0 on CPU 3" in str(error)
+    error = refusal(first, "eth0", threaded="on@1", thread_cpus="4", busy_read=50, **left)
+    assert "sockets would poll the NAPI that its thread polls" in str(error)
+
+
 def test_threads_of_a_section_that_leaves_them_count() -> None:
     six = host(queues=3, cpus=simhost.topology(6))
     start = laid_out(six, "eth0", threaded="busy-poll", thread_cpus="0-2")

@@ -60,7 +60,11 @@ def plan(draft: Draft, section: Section, link: Link) -> list[Wanted]:
     polled = {lane.queue.index: lane.mode for lane in managed} | modes
     deferral.warn(draft, section, link, [n for n, mode in polled.items() if mode != "busy-poll"])
     back = {lane.queue.index: neighbours.returned(lane, draft.returning) for lane in managed}
-    return [Wanted(section, link, lane, modes.get(queue, "off")) for queue, lane in back.items()]
+    return [
+        Wanted(section, link, lane, modes.get(queue, "off"))
+        for queue, lane in back.items()
+        if neighbours.speaks(section, queue)
+    ]
 
 
 def _unlinked(link: Link, own: list[Lane]) -> str:

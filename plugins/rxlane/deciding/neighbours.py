@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Threads that poll queues outside of a plan: they stay, and the plan has to live with them. Pure.
 
-Such are the queues of devices that no [napi] section has, and management queues. Devices are laid
-out one after the other as well as together; what must not be does not depend on that. Interrupts'
-threads are not among them: they sleep, and FIFO is how the kernel makes them. Nor are rx threads,
-which are not read for every plan.
+Such are the queues of devices that no [napi] section has, management queues, and those for which a
+section with modes has none. Devices are laid out one after the other as well as together; what must
+not be does not depend on that. Interrupts' threads are not among them: they sleep, and FIFO is how
+the kernel makes them. Nor are rx threads, which are not read for every plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rxlane.deciding.wanted import Chosen, Wanted
 from rxlane.items import CPUS, OFF, SCHED, THREADED, Value
 from rxlane.model import Lane, Link, Queue, Snapshot
 from rxlane.plan import WHOLE, Target
-from rxlane.sections import Policy, Section
+from rxlane.sections import Policy, Section, mode_of
 from rxlane.settings import View
 
 SHOWN = 3  # devices named in a message
@@ -29,12 +29,18 @@ def managed(section: Section, link: Link) -> list[Queue]:
     return link.queues_of("rx")[section.management_queues :]
 
 
+def speaks(section: Section, queue: int) -> bool:
+    """True where the section lays out this one of its queues; without modes it does so with all."""
+    return not section.modes or mode_of(section.modes, queue) is not None
+
+
 def of_plan(snapshot: Snapshot, policy: Policy) -> set[tuple[str, int]]:
     """Return the queues, with their devices' names, of whose threads the policy speaks."""
     return {
         (link.name, queue.index)
         for section, link in assigned(snapshot, policy.sections)
         for queue in managed(section, link)
+        if speaks(section, queue.index)
     }
 
 
