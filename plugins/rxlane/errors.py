@@ -65,6 +65,15 @@ class RxlaneError(Exception):
         self.queue = queue
         self.remedy = remedy
 
+    @property
+    def passing(self) -> bool:
+        """True when what failed was possible when the host was looked at: a link that goes down or
+        away takes interrupts, files and itself from a plan that has them.
+
+        Not where a section asks for a device that nobody has.
+        """
+        return self.kind in (Kind.KERNEL, Kind.NO_DEVICE, Kind.UNSUPPORTED) and not self.section
+
     def _where(self) -> str:
         parts = []
         if self.section is not None:

@@ -58,6 +58,26 @@ def test_a_link_that_went_down_and_up_while_it_was_laid_out(
     assert until(lambda: daemon.off() == {1})
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(Kind.UNSUPPORTED, "/proc/irq/40/threaded does not exist"), (Kind.NO_DEVICE, "is gone")],
+)
+def test_what_went_between_the_look_and_the_write(
+    daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch, kind: Kind, words: str
+) -> None:
+    write = host.write_napi
+
+    def gone(napi: int, values: Mapping[str, Value]) -> None:
+        monkeypatch.setattr(host, "write_napi", write)
+        raise RxlaneError(kind, words)
+
+    monkeypatch.setattr(host, "write_napi", gone)
+    report = daemon.joint.apply("napi", "napi")
+    assert report is not None and not report.ok and words in report.lines[0][1]
+    daemon.sources[0].tell(APPLIED)
+    assert until(lambda: daemon.off() == {1})
+
+
 def test_a_device_beside_others_that_failed_in_passing(
     daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

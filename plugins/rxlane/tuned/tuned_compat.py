@@ -18,7 +18,7 @@ from rxlane.applying.rollback import rollback
 from rxlane.applying.stages import asked, reads
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import Kind, RxlaneError, with_notes
+from rxlane.errors import RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -95,9 +95,9 @@ ITEMS = {
 class Report:
     """ok is the verdict; lines are (level, text) for TuneD's log: info, warning or error.
 
-    again: the same may succeed a moment later. passing: so it may where the kernel refused what was
-    so when it was planned, such as a NAPI of a link that went down and up meanwhile. waiting:
-    originals are still to come back, of links that are down for example.
+    again: the same may succeed a moment later. passing: so it may where something was so when it
+    was planned, such as a NAPI of a link that went down and up meanwhile. waiting: originals are
+    still to come back, of links that are down for example.
     """
 
     ok: bool
@@ -122,10 +122,11 @@ def _given(row: Row) -> Given:
     return Given(row.kind, row.name, tuple(sorted(row.devices)), options)
 
 
-def _failure(error: Exception) -> Report:
-    kind = error.kind if isinstance(error, RxlaneError) else Kind.KERNEL
+def _failure(error: RxlaneError | OSError) -> Report:
     lines = tuple(("error", text) for text in with_notes(error))
-    return Report(False, lines, kind.retry, kind is Kind.KERNEL)
+    if isinstance(error, OSError):
+        return Report(False, lines, passing=True)
+    return Report(False, lines, error.kind.retry, error.passing)
 
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
