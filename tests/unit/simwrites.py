@@ -151,7 +151,7 @@ class SimKernel:
         """As rx_threads_store() of our kernels does it."""
         if one.rx_threads is None:
             raise RxlaneError(Kind.UNSUPPORTED, "rx_threads does not exist")
-        if count > len(self.topology.online):
+        if count > max(len(self.topology.online), one.rx_threads):
             raise RxlaneError(Kind.KERNEL, "Numerical result out of range")
         if count and any(q.rps_cpus or q.rps_flow_cnt for q in one.queues):
             raise RxlaneError(Kind.KERNEL, f"writing {count} to rx_threads: resource busy")

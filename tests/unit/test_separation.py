@@ -244,9 +244,25 @@ def test_more_threads_than_cpus() -> None:
         decide(host(), asked(rx_threads="9"))
     assert raised.value.kind is Kind.REFUSED and raised.value.option == "rx_threads"
     assert str(raised.value) == (
-        "[flows] rx_threads=9 eth0: 9 threads for 8 online CPUs, and the kernel takes no more;"
+        "[flows] rx_threads=9 eth0: 9 threads for 8 CPUs, and the kernel takes no more;"
         " give 1..8 or auto"
     )
+
+
+def test_a_cpu_that_goes_offline_ends_no_layout() -> None:
+    sim, store, policy = SimHost(host()), MemoryStore(), asked(rx_threads="8")
+    apply(sim, store, policy)
+    sim.topology = simhost.topology(8, offline=[7])
+    kept = decide(sim.observe(), policy)
+    assert planned(kept)["eth0/all/rx-threads"] == 8 and not kept.changes and not kept.warnings
+    fewer = decide(replace(host(), topology=sim.topology), policy)
+    assert planned(fewer)["eth0/all/rx-threads"] == 7
+    assert fewer.warnings == (
+        "eth0: rx_threads=8 in [flows]: 7 of 8 CPUs are online, and the kernel starts no more"
+        " threads than that; 7 threads until others are",
+    )
+    with pytest.raises(RxlaneError, match="9 threads for 8 CPUs"):
+        decide(sim.observe(), asked(rx_threads="9"))
 
 
 def test_cpus_that_are_not_there() -> None:

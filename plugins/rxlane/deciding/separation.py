@@ -89,7 +89,7 @@ def plan(
     sharing = Counter(job.node for job in jobs)
     for job in jobs:
         job.sharing = sharing[job.node]
-        job.count = _count(placer.topology, job)
+        job.count = _count(draft, placer.topology, job)
         job.threads = [_wanted(job, number) for number in range(job.count)]
         if job.section.rx_threads is not None:
             draft.want(job.target(RX_THREADS), job.count, _explained(job))
@@ -168,8 +168,12 @@ def _taken(draft: Draft, link: Link, bound: Mapping[tuple[str, int], int]) -> se
     return found
 
 
-def _count(host: Topology, job: _Job) -> int:
-    """Return how many threads the device is to have; REFUSED for more than CPUs are online."""
+def _count(draft: Draft, host: Topology, job: _Job) -> int:
+    """Return how many threads the device is to have; REFUSED for more than there are CPUs.
+
+    A CPU that goes offline must not end a layout: what the device has it keeps, for the kernel
+    minds only when it is to start threads, and more come when the CPU does.
+    """
     asked = job.section.rx_threads
     if asked is None:
         return job.link.rx_threads or 0
@@ -177,12 +181,19 @@ def _count(host: Topology, job: _Job) -> int:
         if job.section.rx_cpus:
             return len(job.cpus)
         return max(1, min(MOST, len(job.cpus), SHARED * len(job.cpus) // job.sharing))
-    if asked > len(host.online):
-        online = len(host.online)
-        problem = f"{asked} threads for {online} online CPUs, and the kernel takes no more"
-        remedy = f"give 1..{online} or auto"
+    every, online = len(host.cpus), len(host.online)
+    if asked > every:
+        problem = f"{asked} threads for {every} CPUs, and the kernel takes no more"
+        remedy = f"give 1..{every} or auto"
         raise job.section.error("rx_threads", problem, remedy, device=job.link.name)
-    return asked
+    possible = max(online, job.link.rx_threads or 0)
+    if asked <= possible:
+        return asked
+    draft.warnings.append(
+        f"{job.link.name}: {job.reason('rx_threads')}: {online} of {every} CPUs are online, and the"
+        f" kernel starts no more threads than that; {counted(possible, 'thread')} until others are"
+    )
+    return possible
 
 
 def _explained(job: _Job) -> str:
