@@ -183,7 +183,9 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     """
     snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
-    for section, link in assigned(snapshot, policy.sections):
+    devices = assigned(snapshot, policy.sections)
+    placement.check_lists(placer.topology, [section for section, _ in devices])
+    for section, link in devices:
         threaded.extend(modes.plan(draft, section, link))
     chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)

@@ -11,7 +11,7 @@ from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.items import SCHED
 from rxlane.model import IrqThread, Snapshot, Thread
-from rxlane.plan import Target
+from rxlane.plan import HOST, WHOLE, Target
 from rxlane.policy import parse_section
 from rxlane.sections import Policy
 from unit import simhost
@@ -195,3 +195,7 @@ def test_busy_polling_threads_beside_polling_sockets(name: str) -> None:
     assert f"set {name}=0" in str(refusal(polled, **options))
     assert threads(polled, **(options | {name: 0}))
     assert threads(polled, threaded="on", thread_cpus="4")
+    target, mine = Target(HOST, WHOLE, f"net.core.{name}"), asked(**options)
+    with pytest.raises(RxlaneError, match=f"net.core.{name} goes back to 50: sockets"):
+        decide(start, mine, returning={target: 50})
+    assert decide(polled, mine, returning={target: 0}).changes

@@ -209,8 +209,10 @@ def test_device_in_two_sections() -> None:
 def test_cpu_that_does_not_exist() -> None:
     error = refusal(simhost.snapshot(), threaded="on", thread_cpus="2,64")
     assert "CPU 64 does not exist" in str(error) and "0-7" in str(error)
-    error = refusal(simhost.snapshot(), thread_cpus="64")  # though there is no thread
-    assert "CPU 64 does not exist" in str(error)
+    down = simhost.snapshot(replace(simhost.link(), up=False, napis=()))
+    for start in (simhost.snapshot(), down):
+        error = refusal(start, thread_cpus="64")  # though there is no thread
+        assert "CPU 64 does not exist" in str(error)
 
 
 def test_cpu_that_is_offline() -> None:

@@ -193,8 +193,10 @@ def check_sockets(
     for name in (BUSY_READ, BUSY_POLL):
         target = Target(HOST, WHOLE, name)
         wanted, present = draft.wanted(target), draft.present.read(target)
-        value = present if wanted is None else wanted
-        problem = f"{name} is {value}: sockets would poll the NAPI that its thread polls"
+        coming = draft.coming(target)
+        value = present if coming is None else coming
+        is_so = "is" if wanted is not None or value == present else "goes back to"
+        problem = f"{name} {is_so} {value}: sockets would poll the NAPI that its thread polls"
         if pollers and value:
             raise _doubly_polled(pollers[0], name, pollers[0].section, "threaded", problem)
         if left and wanted and not present:
