@@ -235,18 +235,20 @@ def policies(draw: st.DrawFn) -> Policy:
 
 ALONE = st.fixed_dictionaries(
     {
-        "threaded": st.sampled_from(["busy-poll", "busy-poll@0,on@1-", "on"]),
+        "threaded": st.sampled_from(["busy-poll", "busy-poll@0,on@1-", "on", "busy-poll@0"]),
         "thread_cpus": st.sampled_from(["auto", "auto", "1-3", "2,5,7"]),
     },
     optional={"thread_policy": st.just("fifo"), "management_queues": st.just("1")},
 )
+# By another's hand.
+POLLED = {"mode": "busy-poll", "sched": "fifo:20", "thread_cpus": "each"}
 NODE, AUTO = st.integers(0, 1), st.sampled_from(["auto", "numa-local"])
 
 
 @st.composite
 def alone(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
     """A host with CPUs for about as many pollers and real-time threads as are asked for, others'
-    IRQ threads on some of them, and what keeps off these.
+    IRQ threads and pollers on some of them, and what keeps off these.
 
     On any host, and with any policy, that is too rare for what it may break to be found.
     """
@@ -257,6 +259,7 @@ def alone(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
             "node": draw(st.none() | NODE),
             "irq_cpus": draw(st.sampled_from(["all", "each"])),
         }
+        | draw(st.sampled_from([{}, {}, POLLED]))
         for number in range(draw(st.integers(1, 3)))
     ]
     smt = draw(st.sampled_from([1, 2]))

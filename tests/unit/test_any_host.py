@@ -218,7 +218,9 @@ def check_handlers(host: Snapshot, plan: Plan) -> None:
 
 
 def check_pollers(host: Snapshot, plan: Plan) -> None:
-    """No CPU has two busy pollers that this plan binds, nor any lane beside a real-time one."""
+    """No CPU has two busy pollers that this plan binds, nor any lane beside a real-time one, nor one
+    that comes to a poller of which the plan says nothing.
+    """
     modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
     bound = [key for key, mode in modes.items() if mode == "busy-poll" and key in cpus]
     own = Counter(cpus[key] for key in bound if len(cpulist.parse(cpus[key])) == 1)
@@ -227,6 +229,18 @@ def check_pollers(host: Snapshot, plan: Plan) -> None:
     realtime = {cpus[key] for key in bound if classes.get(key, "").startswith(("fifo", "rr"))}
     alone = {value for value in realtime if len(cpulist.parse(value)) == 1}
     assert alone.isdisjoint(value for key, value in cpus.items() if key not in bound)
+    present = {
+        key: (lane.mode, cpulist.render(lane.thread.cpus))
+        for key, lane in View.of(host).lanes.items()
+        if lane.thread is not None and lane.shared_with is None
+    }
+    theirs = {
+        own
+        for key, (mode, own) in present.items()
+        if mode == "busy-poll" and key not in cpus and modes[key] == mode
+    }
+    come = {cpus[key] for key in bound if present.get(key) != ("busy-poll", cpus[key])}
+    assert come.isdisjoint(own for own in theirs if len(cpulist.parse(own)) == 1)
 
 
 def check_steering(host: Snapshot, plan: Plan, policy: Policy) -> None:
