@@ -218,8 +218,8 @@ def check_handlers(host: Snapshot, plan: Plan) -> None:
 
 
 def check_pollers(host: Snapshot, plan: Plan) -> None:
-    """No CPU has two busy pollers that this plan binds, nor any lane beside a real-time one, nor one
-    that comes to a poller of which the plan says nothing.
+    """No CPU has two busy pollers that this plan binds, no lane is beside a real-time one, and none
+    comes to a poller of which the plan says nothing.
     """
     modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
     bound = [key for key, mode in modes.items() if mode == "busy-poll" and key in cpus]
