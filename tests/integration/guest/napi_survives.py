@@ -36,8 +36,7 @@ SYS_BPF, BPF_PROG_LOAD, BPF_PROG_TYPE_XDP = 321, 5, 6
 RTM_SETLINK, NLM_F_REQUEST, NLM_F_ACK = 19, 1, 4
 IFLA_XDP, IFLA_XDP_FD, IFLA_XDP_FLAGS, NLA_F_NESTED = 43, 1, 3, 1 << 15
 XDP_FLAGS_DRV_MODE = 1 << 2
-# mov r0, XDP_PASS; exit
-XDP_PASS = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+XDP_DROP, XDP_PASS = 1, 2  # include/uapi/linux/bpf.h
 
 Settings = dict[int, dict[str, object]]
 
@@ -136,13 +135,15 @@ def channels(device: str, *kinds: str) -> Iterator[None]:
 
 
 @contextmanager
-def xdp_program() -> Iterator[int]:
-    """A file descriptor of a program that passes every packet on."""
-    code, licence = ctypes.create_string_buffer(XDP_PASS), ctypes.create_string_buffer(b"GPL")
+def xdp_program(verdict: int = XDP_PASS) -> Iterator[int]:
+    """A file descriptor of a program that has this verdict about every packet."""
+    # mov r0, verdict; exit
+    words = struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+    code, licence = ctypes.create_string_buffer(words), ctypes.create_string_buffer(b"GPL")
     head = (BPF_PROG_TYPE_XDP, 2, ctypes.addressof(code), ctypes.addressof(licence))
-    words = ctypes.create_string_buffer(struct.pack("<IIQQ", *head), 120)
+    request = ctypes.create_string_buffer(struct.pack("<IIQQ", *head), 120)
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(SYS_BPF, BPF_PROG_LOAD, words, len(words))
+    descriptor = libc.syscall(SYS_BPF, BPF_PROG_LOAD, request, len(request))
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "bpf(BPF_PROG_LOAD)")
     try:

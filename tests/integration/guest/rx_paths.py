@@ -3,10 +3,10 @@
 """What else handles received packets, with helper threads on; prints JSON {way: what came by it}.
 
 Runs in the guest as root, beside napi_contract.py and napi_survives.py: ``rx_paths.py DEV ADDRESS
-PEER``, where ADDRESS, with its prefix length, is the interface's own. For each way PEER has to
-answer ECHOES requests; ``answered`` is how many did, ``threads`` how many packets the helper
-threads delivered meanwhile, and ``seen`` how many the filter on this way counted, where there is
-one.
+PEER``, where ADDRESS, with its prefix length, is the interface's own. On each way but DROPS, where
+all is lost, PEER has to answer ECHOES requests; ``answered`` is how many did, ``threads`` how many
+packets the helper threads delivered meanwhile, and ``seen`` how many the filter on this way
+counted, where there is one.
 """
 
 import json
@@ -15,12 +15,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
-from napi_survives import set_xdp, xdp_program  # type: ignore[import-not-found]
+from napi_survives import (  # type: ignore[import-not-found]
+    XDP_DROP,
+    XDP_PASS,
+    set_xdp,
+    xdp_program,
+)
 
 ECHOES = 20
 BOND = "bond7"
+DROPS = "generic XDP that drops"
 XDP_FLAGS_SKB_MODE = 1 << 1  # generic: include/uapi/linux/if_link.h
 Way = Callable[[str, str], AbstractContextManager[None]]
 
@@ -42,9 +49,9 @@ def without_gro(device: str, _address: str) -> Iterator[None]:
 
 
 @contextmanager
-def generic_xdp(device: str, _address: str) -> Iterator[None]:
-    """A program that passes everything on, between driver and stack."""
-    with xdp_program() as program:
+def generic_xdp(device: str, _address: str, verdict: int = XDP_PASS) -> Iterator[None]:
+    """A program between driver and stack, with one verdict about everything."""
+    with xdp_program(verdict) as program:
         for step, descriptor in (("on", program), ("off", -1)):
             code = set_xdp(device, descriptor, XDP_FLAGS_SKB_MODE)
             if code:
@@ -85,6 +92,7 @@ WAYS: dict[str, Way] = {
     "plain": plain,
     "without GRO": without_gro,
     "generic XDP": generic_xdp,
+    DROPS: partial(generic_xdp, verdict=XDP_DROP),
     "tc ingress": tc_ingress,
     "bond": bonded,
 }
@@ -101,10 +109,11 @@ def counted(device: str) -> int:
     return sum(int(number) for number in re.findall(r"Sent \d+ bytes (\d+) pkt", shown))
 
 
-def answered(peer: str) -> int:
-    """The first answer may take its time: the link has just come up."""
-    subprocess.run(["ping", "-q", "-c", "1", "-w", "60", peer], capture_output=True, check=False)
-    argv = ["ping", "-q", "-c", str(ECHOES), "-i", "0.05", "-W", "10", peer]
+def answered(peer: str, patience: int = 10) -> int:
+    """Seconds to wait for an answer; the first may take its time: the link has just come up."""
+    first = ["ping", "-q", "-c", "1", "-w", str(6 * patience), peer]
+    subprocess.run(first, capture_output=True, check=False)
+    argv = ["ping", "-q", "-c", str(ECHOES), "-i", "0.05", "-W", str(patience), peer]
     shown = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     found = re.search(r"(\d+) received", shown)
     return int(found[1]) if found else 0
@@ -118,7 +127,7 @@ def main() -> int:
             before = delivered(device)
             came[name] = {
                 "echoes": ECHOES,
-                "answered": answered(peer),
+                "answered": answered(peer, 1) if name == DROPS else answered(peer),
                 "threads": delivered(device) - before,
                 "seen": counted(device),
             }
