@@ -15,7 +15,10 @@ import pytest
 from conftest import OURS, TUNED_LOG, Host, Settings, device_of, differing
 from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
 
-SCRIPT = Path(__file__).parent / "guest" / "kept.py"
+SCRIPTS = Path(__file__).parent / "guest"
+SCRIPT = SCRIPTS / "kept.py"
+# Attaches an XDP program to the driver and detaches it, with what it imports.
+XDP = ("napi_survives.py", "napi_contract.py", "napi_threads_kept.py")
 # Seconds from the end of the operation to the layout standing again, on a machine that does little
 # else; until it counts as never, on any.
 LIMIT, PATIENCE = 2.0, 60
@@ -66,6 +69,10 @@ def operation(host: Host, name: str) -> tuple[str, list[str]]:
             [f"echo {address} > {bus}/unbind; echo {address} > {bus}/bind",
              f"udevadm settle; ip link set {other} up"],
         ),
+        "XDP": (
+            virtio,
+            [f"cd /root; python3 -c 'import napi_survives as n; list(n.xdp(\"{virtio}\"))'"],
+        ),
         "MTU": (other, [f"ip link set {other} mtu 1400; ip link set {other} mtu 1500"]),
         "rename": (other, [f"ip link set {other} name lane0", "sleep 1",
                            f"ip link set lane0 name {other}"]),
@@ -84,13 +91,14 @@ WRITES = {
     "RPS off": "rps_cpus",
     "threads off": "threaded",
 }
-OPERATIONS = (*WRITES, "down, up", "channels", "unbind, bind", "MTU", "rename", "namespace",
+OPERATIONS = (*WRITES, "down, up", "channels", "unbind, bind", "XDP", "MTU", "rename", "namespace",
               "CPU off, on")  # fmt: skip
 
 
 def stands_again(host: Host, name: str) -> dict[str, object]:
     device, commands = operation(host, name)
-    host.vm.put(SCRIPT, "/root/kept.py")
+    for script in (SCRIPT, *(SCRIPTS / name for name in XDP)):
+        host.vm.put(script, f"/root/{script.name}")
     answer = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=180)
     found: dict[str, object] = json.loads(answer.stdout)
     print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
