@@ -227,7 +227,7 @@ def _entries(
     index = indexes_by_name(view.snapshot.links)
     given_up = {t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None}
     entries = {**known, **given_up}
-    entries |= _held(entries, holds) | _had(entries, holds, index)
+    entries |= _held(entries, holds) | _of_host(entries, holds)
     entries |= {c.target: _changed(c, known.get(c.target), index) for c in changes}
     for target in _done_with(known.values(), unwanted, view):
         del entries[target]
@@ -251,26 +251,18 @@ def _held(entries: Mapping[Target, Entry], holds: Iterable[Change]) -> dict[Targ
     }
 
 
-def _had(
-    entries: Container[Target], holds: Iterable[Change], index: Mapping[str, int]
-) -> dict[Target, Entry]:
-    """Return entries of what has the wanted value already.
+def _of_host(entries: Container[Target], holds: Iterable[Change]) -> dict[Target, Entry]:
+    """Return entries of the host's settings that have the wanted value already.
 
-    What a driver's reset or another program makes of it is put right, and must not be taken for the
-    original: TuneD's own plugins write sysctls after ours in one profile. Not of the flow table,
-    which devices share, nor of a device's settings that wait to be written.
+    TuneD's own plugins write sysctls, too, and after ours in one profile: what is put right then
+    must not be taken for the original. Not of the flow table, which devices share.
     """
     found = (
         h
         for h in holds
-        if h.target not in entries
-        and h.target.item != FLOW_ENTRIES
-        and (h.before == h.after or h.target.device == HOST)
+        if h.target.device == HOST and h.target.item != FLOW_ENTRIES and h.target not in entries
     )
-    return {
-        h.target: Entry(h.target.device, index[h.target.device], *h.target[1:], h.before, h.after)
-        for h in found
-    }
+    return {h.target: Entry(HOST, HOST_INDEX, *h.target[1:], h.before, h.after) for h in found}
 
 
 def _came_back(entry: Entry, after: Value) -> bool:

@@ -281,7 +281,7 @@ def test_a_journal_of_nothing_is_none(store: Store) -> None:
     host = SimHost(simhost.whole(simhost.snapshot()))
     apply(host, store, parse_mixed(("eth0",), {"irq_cpus": "2-3"}))
     for _ in range(2):
-        apply(host, store, parse_mixed(("eth0",), {"threaded": "off@64-"}))
+        apply(host, store, parse_mixed(("eth0",), {"threaded": "off"}))
     assert store.load() is None
 
 

@@ -312,29 +312,3 @@ def test_what_went_back_is_planned_for_as_the_next_plan_does(store: MemoryStore)
     apply(host, store, asking.asked(rps="auto"))
     writes = host.writes
     assert apply(host, store, asking.asked(rps="auto")).written == 0 and host.writes == writes
-
-
-def test_what_was_as_wanted_has_an_original_too(store: MemoryStore) -> None:
-    """A driver's reset, or another program, makes something else of it later."""
-    host = SimHost(simhost.whole(simhost.snapshot()))
-    there = {"irq_cpus": "auto", "threaded": "off", "defer_hard_irqs": "5", "rps": "off"}
-    wanted = parse_mixed(("eth0",), there)
-    apply(host, MemoryStore(), wanted)
-    before = simhost.settings(host)
-    assert apply(host, store, wanted).written == 0
-    host.write_irq(40, "3")
-    host.write_napi(host.links["eth0"].napis[0].napi_id, {"threaded": "on", "defer-hard-irqs": 0})
-    journal = store.load()
-    assert journal is not None
-    drifted = verify_journal(journal, host.observe()).drifted
-    items = {"irq-cpus", "threaded", "defer-hard-irqs"}
-    assert {str(row.target) for row in drifted} == {f"eth0/rx0/{item}" for item in items}
-    assert apply(host, store, wanted).written == 3
-    rollback(host, store)
-    assert simhost.settings(host) == before and store.load() is None
-    # And where the policy is another by then.
-    apply(host, store, wanted)
-    host.write_irq(40, "3")
-    apply(host, store, parse_mixed(("eth0",), {"irq_cpus": "6"}))
-    rollback(host, store)
-    assert simhost.settings(host) == before
