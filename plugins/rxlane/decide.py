@@ -31,7 +31,7 @@ from rxlane.deciding import (
     steering,
     vmhost,
 )
-from rxlane.deciding.draft import Draft, assigned
+from rxlane.deciding.draft import Draft, assigned, check_existing
 from rxlane.deciding.placer import Placer, starts, weight
 from rxlane.deciding.wanted import Chosen, Wanted
 from rxlane.deciding.whole import whole
@@ -183,9 +183,8 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     """
     snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
-    devices = assigned(snapshot, policy.sections)
-    placement.check_lists(placer.topology, [section for section, _ in devices])
-    for section, link in devices:
+    for section, link in assigned(snapshot, policy.sections):
+        check_existing(placer.topology, section, "thread_cpus", section.cpus or ())
         threaded.extend(modes.plan(draft, section, link))
     chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)

@@ -388,6 +388,16 @@ def test_what_goes_back_with_the_plan_does_not_count() -> None:
         decide(TAKEN, given, returning=places)
 
 
+def test_what_a_thread_had_at_first_is_not_where_it_is() -> None:
+    """Another's poller came to its first CPU meanwhile, and the plan brings it back there."""
+    first = laid_out(host(queues=1), "eth0", **FIFO, thread_cpus="3")
+    sim, store = SimHost(first), MemoryStore()
+    apply(sim, store, asked("eth0", **FIFO, thread_cpus="5"), ["eth0"])
+    apply(sim, MemoryStore(), asked("eth1", **FIFO, thread_cpus="3"), ["eth1"])
+    with pytest.raises(RxlaneError, match="for 0 CPUs beside those of eth1 on CPU 3"):
+        apply(sim, store, asked("eth0", **FIFO, thread_cpus="3"), ["eth0"])
+
+
 def test_devices_of_the_plan_count_once() -> None:
     """Also one that only another kind of section names: what it has of an earlier plan goes."""
     assert decide(TAKEN, asked("eth0", **FIFO, thread_cpus="2-3")).changes == ()

@@ -59,11 +59,11 @@ def plan(draft: Draft, section: Section, link: Link) -> list[Wanted]:
     _timers(draft, section, link, managed)
     polled = {lane.queue.index: lane.mode for lane in managed} | modes
     deferral.warn(draft, section, link, [n for n, mode in polled.items() if mode != "busy-poll"])
-    back = {lane.queue.index: neighbours.returned(lane, draft.returning) for lane in managed}
+    back = (neighbours.returned(lane, draft.returning, section) for lane in managed)
     return [
-        Wanted(section, link, lane, modes.get(queue, "off"))
-        for queue, lane in back.items()
-        if neighbours.speaks(section, queue)
+        Wanted(section, link, lane, modes.get(lane.queue.index, "off"))
+        for lane in back
+        if neighbours.speaks(section, lane.queue.index)
     ]
 
 

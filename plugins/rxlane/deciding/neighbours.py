@@ -64,17 +64,22 @@ def find(
     return tuple(found)
 
 
-def returned(lane: Lane, returning: Mapping[Target, Value]) -> Lane:
-    """Return the lane with the mode and thread that it has once these values are back."""
+def returned(lane: Lane, returning: Mapping[Target, Value], section: Section | None = None) -> Lane:
+    """Return the lane with the mode and thread that it has once these values are back.
+
+    section: what it gives the thread does not go back, whatever the thread had.
+    """
     whole = returning.get(Target(lane.device, WHOLE, THREADED))
+    given = {CPUS: section.cpus, SCHED: section.sched} if section else {}
     own = {
         item: returning.get(Target(lane.device, lane.queue.index, item))
         for item in (THREADED, CPUS, SCHED)
+        if given.get(item) is None
     }
     mode, thread = own[THREADED] or whole or lane.mode, lane.thread
-    if thread is not None and own[SCHED] is not None:
+    if thread is not None and own.get(SCHED) is not None:
         thread = thread.classed(str(own[SCHED]))
-    if thread is not None and own[CPUS] is not None:
+    if thread is not None and own.get(CPUS) is not None:
         thread = replace(thread, cpus=cpulist.parse(str(own[CPUS])))
     return replace(lane, mode=None if mode is None else str(mode), thread=thread)
 

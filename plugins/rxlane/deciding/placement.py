@@ -17,7 +17,7 @@ from rxlane.errors import RxlaneError, counted
 from rxlane.items import CPUS, SCHED
 from rxlane.model import Lane, Topology
 from rxlane.plan import Target
-from rxlane.sections import SCHED_OPTIONS, Section
+from rxlane.sections import SCHED_OPTIONS
 
 POLLER = "busy-polling thread"
 
@@ -32,6 +32,7 @@ def place(
     host = placer.topology
     threaded = [w for w in wanted if w.mode != "off"]
     _report_softirq(draft, wanted)
+    _check_lists(host, wanted)
     chosen = _Chooser(draft, placer).choose(threaded)
     _check_pollers(draft, host, chosen)
     _check_others(draft, host, chosen, [row for row in others if row[0].polling])
@@ -49,9 +50,8 @@ def _report_softirq(draft: Draft, wanted: list[Wanted]) -> None:
             draft.skip(device, queue, "thread settings", "left-alone", reason)
 
 
-def check_lists(host: Topology, sections: Iterable[Section]) -> None:
-    """Refuse lists with CPUs that no thread can have, also of devices that have no thread yet."""
-    for section in {section.name: section for section in sections}.values():
+def _check_lists(host: Topology, wanted: list[Wanted]) -> None:
+    for section in {w.section.name: w.section for w in reversed(wanted)}.values():
         check_thread_cpus(host, section, "thread_cpus", section.cpus or ())
 
 
