@@ -217,6 +217,17 @@ def check_handlers(host: Snapshot, plan: Plan) -> None:
         assert mode == "off" or not asked or modes.get(key) != "on"
 
 
+def left_alone(host: Snapshot, plan: Plan) -> set[int]:
+    """The CPUs of bound pollers that the plan leaves where they are."""
+    modes, cpus = wanted(host, plan, "threaded"), wanted(host, plan, "thread-cpus")
+    return {
+        lane.thread.cpus[0]
+        for key, lane in View.of(host).lanes.items()
+        if lane.thread is not None and len(lane.thread.cpus) == 1 and lane.shared_with is None
+        if lane.mode == modes[key] == "busy-poll" and key not in cpus
+    }
+
+
 def check_pollers(host: Snapshot, plan: Plan) -> None:
     """No CPU has two busy pollers that this plan binds, no lane is beside a real-time one, and none
     comes to a poller of which the plan says nothing.
@@ -229,18 +240,13 @@ def check_pollers(host: Snapshot, plan: Plan) -> None:
     realtime = {cpus[key] for key in bound if classes.get(key, "").startswith(("fifo", "rr"))}
     alone = {value for value in realtime if len(cpulist.parse(value)) == 1}
     assert alone.isdisjoint(value for key, value in cpus.items() if key not in bound)
-    present = {
-        key: (lane.mode, cpulist.render(lane.thread.cpus))
+    there = {
+        key: cpulist.render(lane.thread.cpus)
         for key, lane in View.of(host).lanes.items()
-        if lane.thread is not None and lane.shared_with is None
+        if lane.thread is not None and lane.mode == "busy-poll"
     }
-    theirs = {
-        own
-        for key, (mode, own) in present.items()
-        if mode == "busy-poll" and key not in cpus and modes[key] == mode
-    }
-    come = {cpus[key] for key in bound if present.get(key) != ("busy-poll", cpus[key])}
-    assert come.isdisjoint(own for own in theirs if len(cpulist.parse(own)) == 1)
+    come = {cpus[key] for key in bound if there.get(key) != cpus[key]}
+    assert come.isdisjoint(map(str, left_alone(host, plan)))
 
 
 def check_steering(host: Snapshot, plan: Plan, policy: Policy) -> None:
@@ -254,7 +260,7 @@ def check_steering(host: Snapshot, plan: Plan, policy: Policy) -> None:
         if mode == "busy-poll" and key in cpus
     ]
     polled = {own[0] for own in busy if len(own) == 1}
-    if set(host.topology.housekeeping) <= polled:
+    if set(host.topology.housekeeping) <= polled | left_alone(host, plan):
         return
     for steered in wanted(host, plan, "rps-cpus").values():
         assert steered == "off" or not polled & {*cpulist.parse(steered)}
