@@ -13,8 +13,8 @@ UNDONE = {
     # A mask where the number of a bit belongs: the thread does not see that the NAPI is its own.
     "mask-for-bit": Edit(
         CORE,
-        "if (test_bit(NAPI_STATE_SCHED_THREADED, &napi->state)) {",
-        "if (test_bit(NAPIF_STATE_SCHED_THREADED, &napi->state)) {",
+        "if (test_bit_acquire(NAPI_STATE_SCHED_THREADED, &napi->state)) {",
+        "if (test_bit_acquire(NAPIF_STATE_SCHED_THREADED, &napi->state)) {",
     ),
     # The mode of a whole device reaches the NAPIs it has just now, not those of idle queues.
     "unlisted-forgotten": Edit(

@@ -155,13 +155,15 @@ class Edit:
     old: str
     new: str
 
-    def apply(self, tree: Path) -> None:
-        """Raises StepFailed where the file does not hold ``old`` just once."""
-        path = tree / self.file
-        text = path.read_text()
+    def outcome(self, tree: Path) -> str:
+        """What it makes of the file; StepFailed where that does not hold ``old`` just once."""
+        text = (tree / self.file).read_text()
         if text.count(self.old) != 1:
             raise StepFailed(f"{self.file} holds {text.count(self.old)} times: {self.old!r}")
-        path.write_text(text.replace(self.old, self.new))
+        return text.replace(self.old, self.new)
+
+    def apply(self, tree: Path) -> None:
+        (tree / self.file).write_text(self.outcome(tree))
 
 
 def targets(tree: Path) -> list[str]:
