@@ -40,7 +40,7 @@ def matrix(igb: str) -> Iterator[Matrix]:
             vm.put(SCRIPTS / script, f"/root/{script}")
         names = json.dumps(make_devices(host))
         found: Matrix = json.loads(
-            host.run("python3", "/root/napi_survives.py", names, timeout=300).stdout
+            host.run("python3", "/root/napi_survives.py", names, timeout=900).stdout
         )
         show(found)
         vm.check_splats()
