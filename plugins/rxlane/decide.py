@@ -183,8 +183,10 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     """
     snapshot = draft.view.snapshot
     threaded: list[Wanted] = []
-    for section, link in assigned(snapshot, policy.sections):
+    devices = assigned(snapshot, policy.sections)
+    for section in {section.name: section for section, _ in devices}.values():
         check_existing(placer.topology, section, "thread_cpus", section.cpus or ())
+    for section, link in devices:
         threaded.extend(modes.plan(draft, section, link))
     chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)

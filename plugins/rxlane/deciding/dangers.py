@@ -195,7 +195,7 @@ def check_sockets(
         wanted, present = draft.wanted(target), draft.present.read(target)
         coming = draft.coming(target)
         value = present if coming is None else coming
-        is_so = "is" if wanted is not None or value == present else "goes back to"
+        is_so = "is" if value in (wanted, present) else "goes back to"
         problem = f"{name} {is_so} {value}: sockets would poll the NAPI that its thread polls"
         if pollers and value:
             raise _doubly_polled(pollers[0], name, pollers[0].section, "threaded", problem)

@@ -158,12 +158,10 @@ def without(link: Link, what: str, veth: str = "") -> str:
     return f"{link.name} is a virtual device without {what}; {remedy}"
 
 
-def check_existing(host: Topology, section: Named, option: str, cpus: Collection[int]) -> None:
+def check_existing(host: Topology, section: Named, option: str, cpus: Iterable[int]) -> None:
     """Refuse a list with a CPU that does not exist."""
-    strange = sorted({*cpus} - {cpu.number for cpu in host.cpus})
-    if strange:
-        remedy = f"CPUs {cpulist.render(host.online)} are online"
-        raise section.error(option, f"CPU {strange[0]} does not exist", remedy)
+    known = {cpu.number for cpu in host.cpus}
+    check_cpus(host, section, option, [n for n in cpus if n not in known])
 
 
 def check_cpus(host: Topology, section: Named, option: str, cpus: Sequence[int]) -> None:

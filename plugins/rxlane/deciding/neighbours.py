@@ -51,36 +51,36 @@ def find(
 
     returning: settings that go back to these values when the plan is written.
     """
-    online = set(view.snapshot.topology.online)
+    online, nobody = set(view.snapshot.topology.online), Section(name="")
     found = []
     for key, lane in view.lanes.items():
         if key in inside or lane.shared_with is not None:
             continue
-        left = returned(lane, returning)
+        left = returned(lane, returning, nobody)
         if left.thread is None or left.mode in (None, OFF):
             continue
-        one = Wanted(Section(name=""), view.links[lane.device], left, str(left.mode))
+        one = Wanted(nobody, view.links[lane.device], left, str(left.mode))
         found.append((one, tuple(n for n in left.thread.cpus if n in online)))
     return tuple(found)
 
 
-def returned(lane: Lane, returning: Mapping[Target, Value], section: Section | None = None) -> Lane:
+def returned(lane: Lane, returning: Mapping[Target, Value], section: Section) -> Lane:
     """Return the lane with the mode and thread that it has once these values are back.
 
     section: what it gives the thread does not go back, whatever the thread had.
     """
+
+    def back(item: str, given: object = None) -> Value | None:
+        target = Target(lane.device, lane.queue.index, item)
+        return returning.get(target) if given is None else None
+
     whole = returning.get(Target(lane.device, WHOLE, THREADED))
-    given = {CPUS: section.cpus, SCHED: section.sched} if section else {}
-    own = {
-        item: returning.get(Target(lane.device, lane.queue.index, item))
-        for item in (THREADED, CPUS, SCHED)
-        if given.get(item) is None
-    }
-    mode, thread = own[THREADED] or whole or lane.mode, lane.thread
-    if thread is not None and own.get(SCHED) is not None:
-        thread = thread.classed(str(own[SCHED]))
-    if thread is not None and own.get(CPUS) is not None:
-        thread = replace(thread, cpus=cpulist.parse(str(own[CPUS])))
+    mode, thread = back(THREADED) or whole or lane.mode, lane.thread
+    sched, cpus = back(SCHED, section.sched), back(CPUS, section.cpus)
+    if thread is not None and sched is not None:
+        thread = thread.classed(str(sched))
+    if thread is not None and cpus is not None:
+        thread = replace(thread, cpus=cpulist.parse(str(cpus)))
     return replace(lane, mode=None if mode is None else str(mode), thread=thread)
 
 
