@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from conftest import OURS, TUNED_LOG, Host, Settings, device_of, differing
+from conftest import OURS, SCRIPTS, TUNED_LOG, Host, Settings, device_of, differing
 from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
 
-SCRIPTS = Path(__file__).parent / "guest"
-SCRIPT = SCRIPTS / "kept.py"
 # Attaches an XDP program to the driver and detaches it, with what it imports.
 XDP = ("napi_survives.py", "napi_contract.py", "napi_threads_kept.py")
 # Seconds from the end of the operation to the layout standing again, on a machine that does little
@@ -97,8 +94,8 @@ OPERATIONS = (*WRITES, "down, up", "channels", "unbind, bind", "XDP", "MTU", "re
 
 def stands_again(host: Host, name: str) -> dict[str, object]:
     device, commands = operation(host, name)
-    for script in (SCRIPT, *(SCRIPTS / name for name in XDP)):
-        host.vm.put(script, f"/root/{script.name}")
+    for script in ("kept.py", *(XDP if name == "XDP" else ())):
+        host.vm.put(SCRIPTS / script, f"/root/{script}")
     answer = host.run("python3", "/root/kept.py", device, str(PATIENCE), *commands, timeout=180)
     found: dict[str, object] = json.loads(answer.stdout)
     print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
