@@ -442,7 +442,7 @@ def _put_all_back(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
     """Return one line for each setting that is not back, such as one whose device is down."""
     items = {entry.item for entry in undo} | CHEAP_ITEMS
     before = kernel.observe(None, items)
-    _, failed = put_back(kernel, _values(undo, before), before)
+    _, failed, _ = put_back(kernel, _values(undo, before), before)
     if failed:
         return failed
     now = kernel.observe(None, items)

@@ -96,6 +96,12 @@ class RxlaneError(Exception):
         return printable(text, LINE)
 
 
+def code_of(error: RxlaneError) -> int | None:
+    """Return the number of the kernel's error that this one tells of."""
+    cause = error.__cause__
+    return cause.errno if isinstance(cause, OSError) else None
+
+
 def with_notes(error: BaseException) -> tuple[str, ...]:
     """Return what to tell of an error: itself, and what was noted of it, such as a failed undo."""
     return (str(error), *getattr(error, "__notes__", ()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rxlane import cpulist, observe, parallel
-from rxlane.errors import Kind, RxlaneError
+from rxlane.errors import Kind, RxlaneError, code_of
 from rxlane.host import helpers, namespaces, places, processors, rss, threads
 from rxlane.items import (
     CPUS,
@@ -44,6 +44,7 @@ from rxlane.wire.netdev import Netdev
 # What writing the affinity of a managed IRQ gives: EPERM from 6.12 on, EIO before
 # (write_irq_affinity() in kernel/irq/proc.c). An IRQ that went away gives ENOENT.
 UNMOVABLE = (errno.EPERM, errno.EIO)
+READ_ONLY = "/proc/irq is read-only, as in a container"
 
 ETHTOOL = frozenset(ETHTOOL_ITEMS)
 Values = Mapping[str, Value]
@@ -225,8 +226,12 @@ class Linux:
         try:
             self._sysfs.write(places.of_irq(number), cpus)
         except RxlaneError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNMOVABLE:
+            code = code_of(error)
+            if code in UNMOVABLE:
                 problem = f"IRQ {number} is managed by the kernel, which refuses another affinity"
+                raise RxlaneError(Kind.UNMOVABLE, problem) from error
+            if code == errno.EROFS:
+                problem = f"IRQ {number} cannot be moved: {READ_ONLY}"
                 raise RxlaneError(Kind.UNMOVABLE, problem) from error
             raise
 
@@ -239,8 +244,12 @@ class Linux:
         try:
             self._sysfs.write(places.of_irq_mode(number, actions[0]), "1" if mode == ON else "0")
         except RxlaneError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
+            code = code_of(error)
+            if code == errno.EOPNOTSUPP:
                 problem = f"the kernel or its driver does not let IRQ {number} be switched {mode}"
+                raise RxlaneError(Kind.UNSUPPORTED, problem) from error
+            if code == errno.EROFS:
+                problem = f"IRQ {number} cannot be switched {mode}: {READ_ONLY}"
                 raise RxlaneError(Kind.UNSUPPORTED, problem) from error
             raise
 
@@ -302,7 +311,7 @@ def _move_vhost(pid: int, cpus: str) -> None:
     try:
         threads.set_cpus(pid, cpulist.parse(cpus))
     except RxlaneError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL:
+        if code_of(error) == errno.EINVAL:
             problem = f"the control group of thread {pid} has none of CPUs {cpus}"
             raise RxlaneError(Kind.UNSUPPORTED, problem) from error
         raise

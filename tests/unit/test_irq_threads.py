@@ -401,7 +401,12 @@ def test_switching_writes_the_actions_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(errno.EOPNOTSUPP, Kind.UNSUPPORTED), (errno.EIO, Kind.KERNEL)]
+    ("number", "kind"),
+    [
+        (errno.EOPNOTSUPP, Kind.UNSUPPORTED),
+        (errno.EROFS, Kind.UNSUPPORTED),  # in a container
+        (errno.EIO, Kind.KERNEL),
+    ],
 )
 def test_what_the_kernel_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: Kind

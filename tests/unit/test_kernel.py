@@ -71,6 +71,7 @@ def test_a_device_that_took_the_name_is_left_alone(linux: Linux) -> None:
     [
         (errno.EPERM, Kind.UNMOVABLE),  # 6.12 and later
         (errno.EIO, Kind.UNMOVABLE),  # before
+        (errno.EROFS, Kind.UNMOVABLE),  # in a container
         (errno.EINVAL, Kind.KERNEL),
         (errno.ENOSPC, Kind.KERNEL),  # no vector is free on those CPUs
     ],

@@ -16,6 +16,7 @@ from rxlane.items import (
     CHANNEL_ITEMS,
     CHEAP_ITEMS,
     COSTLY_ITEMS,
+    IRQ_ITEMS,
     RESET_ITEMS,
     THREAD_ITEMS,
     Value,
@@ -78,18 +79,22 @@ def bring_back(
     before = kernel.observe(None, wanted)
     journal = found_again(kernel, journal, before.links)
     here = renamed(journal.entries, before.links)
-    mine = [
-        e
-        for e in here
-        if speaks_for(devices, e.target, here) and (items is None or e.item in items)
-    ]
-    written, failed = put_back(
+
+    def returns(entry: Entry) -> bool:
+        speaks = speaks_for(devices, entry.target, here)
+        return speaks and (items is None or entry.item in items)
+
+    mine = [e for e in here if returns(e)]
+    written, failed, refused = put_back(
         kernel, {e.target: e.before for e in mine if e.before is not None}, before
     )
     if for_good:
         # After the originals, which are to need no disk: keepers wait for the lock.
         _give_up(store, devices, before)
     now, waiting, near = _look(kernel, before, mine, wanted)
+    # What the kernel lets nobody move may be moved all the same, as a container's by its host.
+    fixed = {e.target for e in mine if e.after is None and e.item in IRQ_ITEMS} & refused
+    waiting = {target: why for target, why in waiting.items() if target not in fixed}
     channels = {e.target: e.before for e in mine if e.item in CHANNEL_ITEMS}
     # Nothing of queues that went with their channels waits for a rollback of its own.
     others = {e for e in set(here).difference(mine) if not stages.gone(now, channels, e.target)}

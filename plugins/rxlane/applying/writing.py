@@ -7,7 +7,7 @@ An interrupt that the kernel keeps to itself fails nothing: it is reported.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -267,45 +267,43 @@ def _after(kernel: Kernel, view: View, devices: Collection[str], items: Collecti
 
 def put_back(
     kernel: Kernel, values: Mapping[Target, Value], before: Snapshot | None = None
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[str], frozenset[Target]]:
     """Write values wherever they differ, going on after a failure; first those of queues that go.
 
     before: the host with all these settings, where the caller has just looked. Returns how many
-    were written and one line for each that could not be. A setting without a present value (its
-    thread ended with the mode) needs nothing.
+    were written, one line for each that could not be, and which of those the kernel refuses for
+    good. A setting without a present value (its thread ended with the mode) needs nothing.
     """
     devices = {t.device for t in values}
     items = {t.item for t in values} | CHEAP_ITEMS
     view = View.of(kernel.observe(devices, items) if before is None else before)
-    written, failed = 0, list[str]()
+    written, failed, refused = 0, list[str](), set[Target]()
     leaving = {}
     if any(t.item in CHANNEL_ITEMS for t in values):
         leaving = stages.leaving(values, view)
     for part in (leaving, values) if leaving else (values,):
-        count, problems = _put_back(kernel, view, part, items)
-        written, failed = written + count, failed + problems
+        for done in _put_back(kernel, view, part, items):
+            written += done.written
+            failed += [f"{target}: {why}" for target, why in done.refused.items()]
+            failed += [str(error) for error in done.failed]
+            refused |= done.refused.keys()
         view = view if part is values else View.of(kernel.observe(devices, items))
-    return written, failed
+    return written, failed, frozenset(refused)
 
 
 def _put_back(
     kernel: Kernel, view: View, values: Mapping[Target, Value], items: Collection[str]
-) -> tuple[int, list[str]]:
-    written, failed = 0, []
+) -> Iterator[Outcome]:
     devices = {t.device for t in values}
     for targets in phases(values):
         present = (t for t in targets if view.read(t) is not None)
         due = [(t, view.returning(t, values[t])) for t in present if not view.is_back(t, values[t])]
-        outcome = write(kernel, view, due, go_on=True)
-        written += outcome.written
-        failed += [f"{target}: {why}" for target, why in outcome.refused.items()]
-        failed += [str(error) for error in outcome.failed]
+        yield write(kernel, view, due, go_on=True)
         changed = {t.item for t, _ in due}
         if changed & {*RESET_ITEMS}:
             view = View.of(kernel.observe(devices, items))
         elif changed & {*THREADS_OF}:
             view = _after(kernel, view, devices, changed)
-    return written, failed
 
 
 def nearest(before: View, now: View, originals: Mapping[Target, Value | None]) -> dict[Target, str]:

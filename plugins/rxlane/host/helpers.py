@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from dataclasses import fields, replace
 
-from rxlane.errors import RxlaneError
+from rxlane.errors import RxlaneError, code_of
 from rxlane.host import places, threads
 from rxlane.items import RX_THREADS
 from rxlane.model import Handled, Helper, Link
@@ -49,13 +49,13 @@ def write_count(sysfs: Sysfs, device: str, count: int) -> None:
     try:
         sysfs.write(places.of_device(device, RX_THREADS), str(count))
     except RxlaneError as error:
-        error.remedy = _REMEDIES.get(_number(error) or 0)
+        error.remedy = _REMEDIES.get(code_of(error) or 0)
         raise
 
 
 def explain_busy(error: RxlaneError, device: str) -> None:
     """Say what EBUSY of a device's RPS and RFS files means."""
-    if _number(error) == errno.EBUSY:
+    if code_of(error) == errno.EBUSY:
         count = places.of_device(device, RX_THREADS)
         error.remedy = f"write 0 to /{count} first: rx threads exclude RPS and RFS"
 
@@ -67,8 +67,3 @@ _REMEDIES = {
     errno.EPERM: "it takes CAP_NET_ADMIN in the initial user namespace",
     errno.ENOMEM: "there is not enough memory for so many threads: give fewer",
 }
-
-
-def _number(error: RxlaneError) -> int | None:
-    cause = error.__cause__
-    return cause.errno if isinstance(cause, OSError) else None
