@@ -282,9 +282,10 @@ def _write(
         netns=kernel.netns(),
         netns_cookie=kernel.netns_cookie(),
         left=left,
-        folders=_folders(kernel, journal, carried.entries, before.links),
+        folders=_folders(kernel, journal, (*carried.entries, *carried.stood), before.links),
+        stood=carried.stood,
     )
-    _save_first(store, journal, wanted)
+    wanted = _save_first(store, journal, wanted, bool(carried.changes))
     view = View.of(before)
     _collect(undo, view, _present_values(view, carried.changes))
     _collect(undo, view, stages.of_reset(view, carried.changes))
@@ -308,13 +309,27 @@ def _folders(
     return tuple(row for row in found if row[1])
 
 
-def _save_first(store: Store, journal: Journal | None, wanted: Journal) -> None:
-    """Have the store hold what is wanted, before anything is written. journal: what it holds."""
+def _save_first(store: Store, journal: Journal | None, wanted: Journal, writes: bool) -> Journal:
+    """Have the store hold what is wanted, before anything is written. journal: what it holds.
+
+    Returns what it holds then, which is the same. A full disk is no reason to fail where nothing is
+    written and only what stands is other than it was.
+    """
     if wanted.entries and journal != wanted:
-        with meaning(UNCHANGED):
-            store.save(wanted)
+        try:
+            with meaning(UNCHANGED):
+                store.save(wanted)
+        except RxlaneError:
+            if writes or journal is None or journal != _standing_as(journal, wanted):
+                raise
+            return journal
     elif journal is not None and not wanted.entries:
         store.remove()
+    return wanted
+
+
+def _standing_as(journal: Journal, wanted: Journal) -> Journal:
+    return replace(wanted, stood=journal.stood, folders=journal.folders)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from typing import TypeVar
 from rxlane.apply import Applied
 from rxlane.errors import Kind, RxlaneError, counted, with_notes
 from rxlane.host.places import Folder
-from rxlane.items import ETHTOOL_ITEMS, HOST_ITEMS, RESET_ITEMS
+from rxlane.items import RESET_ITEMS, UNRESET_ITEMS
 from rxlane.keeping.events import LOST, Event, Sources
 from rxlane.plan import Change, Plan, Target
 from rxlane.sections import Named, Policy
@@ -64,7 +64,7 @@ class Limiter:
         return times[0 if lost else -1] + PEACE - now
 
     def _lost(self, change: Change, reset: bool) -> bool:
-        return reset and change.target.item not in (*ETHTOOL_ITEMS, *HOST_ITEMS)
+        return reset and change.target.item not in UNRESET_ITEMS
 
     def forget(self) -> None:
         self._written.clear()

@@ -86,6 +86,7 @@ NET_ITEMS = (FLOW_ENTRIES, BACKLOG, BUSY_READ, BUSY_POLL)
 CPU_ITEMS = (TIMER_MIGRATION, WORKQUEUE)  # what else runs on the CPUs of the lanes
 SYSCTL_ITEMS = (*NET_ITEMS, TIMER_MIGRATION)
 HOST_ITEMS = (*NET_ITEMS, *CPU_ITEMS)
+UNRESET_ITEMS = frozenset((*ETHTOOL_ITEMS, *HOST_ITEMS))  # which no driver's reset costs
 # Of what they were given the kernel shows the CPUs that are online: sched_getaffinity(), RPS, XPS.
 ONLINE_ITEMS = frozenset((CPUS, IRQ_THREAD_CPUS, RX_THREAD_CPUS, VHOST_CPUS, RPS, XPS))
 # Settings that cost most to read, a file or a request each: read only where they matter.

@@ -236,7 +236,8 @@ class Journal:
     owner: TUNED once TuneD wrote any of it, so that nobody else's settings go when TuneD ends.
     netns: inode of the network namespace whose devices the entries are of, and netns_cookie what no
     later one has, 0 if not known. left: what was asked for and is not done. folders: ifindex and
-    inode of the devices' folders in sysfs.
+    inode of the devices' folders in sysfs. stood: what had the wanted value already, so that it was
+    not written: the originals, should a reset take it.
     """
 
     boot_id: str
@@ -247,3 +248,4 @@ class Journal:
     netns_cookie: int = field(default=0, metadata=LATER)
     left: tuple[Skip, ...] = field(default=(), metadata=LATER)
     folders: tuple[tuple[int, int], ...] = field(default=(), metadata=LATER)
+    stood: tuple[Entry, ...] = field(default=(), metadata=LATER)

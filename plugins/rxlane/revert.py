@@ -20,6 +20,8 @@ from rxlane.items import (
     RX_THREADS,
     THREAD_ITEMS,
     THREADS_OF,
+    TX_ITEMS,
+    UNRESET_ITEMS,
     WORKQUEUE,
     Value,
     restorable,
@@ -79,13 +81,14 @@ class Carried:
     entries: the journal to write before the first change. changes: all that is to be written, the
     plan's own and those that bring back settings which the new plan no longer wants. optional:
     targets among the latter whose thread may be gone by then, which needs nothing. returns: some
-    of the changes bring settings back.
+    of the changes bring settings back. stood: as in the journal.
     """
 
     entries: tuple[Entry, ...]
     changes: tuple[Change, ...]
     optional: frozenset[Target] = frozenset()
     returns: bool = False
+    stood: tuple[Entry, ...] = ()
 
 
 def names_by_index(links: Iterable[Link]) -> dict[int, str]:
@@ -177,16 +180,20 @@ def carry(
     """
     links, earlier = view.snapshot.links, old.entries if old else ()
     known = {e.target: e for e in renamed(earlier, links)}
+    before = old.stood if old else ()
+    first = _still({e.target: e for e in renamed(before, links)}, plan, scope, view)
     mine = {t: e for t, e in known.items() if speaks_for(scope, t, known.values())}
     wanted = _goals((*plan.changes, *plan.holds))
     still = _altered(known.values(), mine.keys() - wanted.keys(), view)
     unwanted = _unwanted(mine, wanted, still, staying)
     back = _back(_returning(unwanted, still, staying), plan, view)
     changes = _beside(plan.changes, _goals(back))
-    entries = _entries(known, unwanted, plan.holds, changes, view)
+    entries = _entries(known, first, unwanted, plan.holds, changes, view)
+    stood = _stood(first, entries, plan.holds, scope, view)
     optional = frozenset(c.target for c in back if c.target.item in THREAD_ITEMS)
-    kept = (*entries, *dormant(earlier, links))
-    return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back))
+    kept = (*entries.values(), *dormant(earlier, links))
+    stand = (*stood, *dormant(before, links))
+    return Carried(kept, tuple(ordered([*back, *changes])), optional, bool(back), stand)
 
 
 def _unwanted(
@@ -218,23 +225,76 @@ def _beside(changes: Iterable[Change], back: Mapping[Target, Value]) -> list[Cha
 
 def _entries(
     known: Mapping[Target, Entry],
+    first: Mapping[Target, Entry],
     unwanted: Mapping[Target, Entry],
     holds: Iterable[Change],
     changes: Collection[Change],
     view: View,
-) -> Iterable[Entry]:
-    """Return what the journal is to hold of the devices that are here."""
+) -> dict[Target, Entry]:
+    """Return what the journal is to hold of the devices that are here. first: what stood."""
     index = indexes_by_name(view.snapshot.links)
     given_up = {t: replace(e, after=None) for t, e in unwanted.items() if e.after is not None}
     entries = {**known, **given_up}
     entries |= _held(entries, holds) | _of_host(entries, holds)
-    entries |= {c.target: _changed(c, known.get(c.target), index) for c in changes}
+    origins = {**first, **known}
+    entries |= {c.target: _changed(c, origins.get(c.target), index) for c in changes}
     for target in _done_with(known.values(), unwanted, view):
         del entries[target]
     # Also of what has just gone: a reset takes it like all else.
     for entry in (*_remembered(changes, view, index), *_resettable(changes, view, index)):
-        entries.setdefault(entry.target, entry)
-    return entries.values()
+        stood = first.get(entry.target)
+        own = entry if stood is None else replace(entry, before=stood.before)
+        entries.setdefault(entry.target, own)
+    return entries
+
+
+def _still(
+    first: Mapping[Target, Entry], plan: Plan, scope: Container[str] | None, view: View
+) -> dict[Target, Entry]:
+    """Return what stood of what is wanted, of others' devices, and of what is away for a while."""
+    wanted = {c.target for c in (*plan.changes, *plan.holds)}
+
+    def stays(target: Target) -> bool:
+        others = scope is not None and target.device not in scope
+        return others or target in wanted or not _is_here(target, view)
+
+    return {target: entry for target, entry in first.items() if stays(target)}
+
+
+def _is_here(target: Target, view: View) -> bool:
+    """False of a device that is down, and of a queue that went with other channels."""
+    link = view.links.get(target.device)
+    if link is None or not link.up:
+        return False
+    queues = view.senders if target.item in TX_ITEMS else view.lanes
+    return target.queue == WHOLE or target[:2] in queues
+
+
+def _stood(
+    first: Mapping[Target, Entry],
+    entries: Container[Target],
+    holds: Iterable[Change],
+    scope: Container[str] | None,
+    view: View,
+) -> Iterable[Entry]:
+    """Return entries of what has the wanted value and was never written.
+
+    A reset may take it, and what is put right then must not pass for the original. Of virtual
+    devices, which come and go, no driver takes any. first: what stood before.
+    """
+    stood = {t: e for t, e in first.items() if t not in entries}
+    for held in holds:
+        device, queue, item = held.target
+        link = view.links.get(device)
+        if held.before != held.after or item in UNRESET_ITEMS or held.target in entries:
+            continue
+        if link is None or not link.physical or (scope is not None and device not in scope):
+            continue
+        old = stood.get(held.target)
+        # What it was with CPUs that are offline now is the whole of it.
+        if old is None or old.before is None or not view.is_back(held.target, old.before):
+            stood[held.target] = Entry(device, link.ifindex, queue, item, held.before, None)
+    return stood.values()
 
 
 def _held(entries: Mapping[Target, Entry], holds: Iterable[Change]) -> dict[Target, Entry]:

@@ -17,6 +17,7 @@ from rxlane.apply import apply
 from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
+from rxlane.items import EVERY_ITEM, UNRESET_ITEMS
 from rxlane.model import Snapshot, Thread
 from rxlane.plan import WHOLE, Change, Plan, Target
 from rxlane.revert import revert
@@ -371,3 +372,26 @@ def test_applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
 def test_applied_twice_beside_threads_of_interrupts(case: tuple[Snapshot, Policy]) -> None:
     """These follow their interrupts, which a plan brings to its own threads."""
     applied_twice_and_back(*case)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ANY, policies(), st.integers(0, 7))
+def test_what_stood_has_its_originals(host: Snapshot, policy: Policy, first: int) -> None:
+    """Of devices that were laid out by hand, and that a reset takes after an apply."""
+    sim, by_hand, store = SimHost(host), MemoryStore(), MemoryStore()
+    planned(sim.observe(), policy)
+    apply(sim, by_hand, policy)
+    names = sorted(sim.links) or ["eth0"]
+    rollback(sim, by_hand, {names[first % len(names)]})
+    before = simhost.settings(sim)
+    try:
+        apply(sim, store, policy)
+        assume(store.text is not None)
+        hardware = {name for name, link in sim.links.items() if link.physical}
+        rollback(sim, by_hand, hardware, EVERY_ITEM - UNRESET_ITEMS)
+        apply(sim, store, policy)
+    except RxlaneError as error:
+        assert error.kind.refused
+        assume(False)
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None

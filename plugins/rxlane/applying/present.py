@@ -10,7 +10,7 @@ from rxlane.errors import Kind, RxlaneError
 from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Link
-from rxlane.plan import Journal
+from rxlane.plan import Entry, Journal
 
 
 def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[str, ...]]:
@@ -41,9 +41,13 @@ def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Jour
     now = indexes_now(kernel, journal, links)
     if not now:
         return journal
-    entries = (replace(e, ifindex=now.get(e.ifindex, e.ifindex)) for e in journal.entries)
-    folders = sorted((now[index], inode) for index, inode in journal.folders)
-    return replace(journal, entries=tuple(entries), folders=tuple(folders))
+
+    def moved(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(replace(e, ifindex=now.get(e.ifindex, e.ifindex)) for e in entries)
+
+    folders = tuple(sorted((now[index], inode) for index, inode in journal.folders))
+    entries, stood = moved(journal.entries), moved(journal.stood)
+    return replace(journal, entries=entries, folders=folders, stood=stood)
 
 
 def indexes_now(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> dict[int, int]:

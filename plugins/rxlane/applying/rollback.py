@@ -102,13 +102,15 @@ def bring_back(
     foreign = {e.device for e in others if e.item in RESET_ITEMS}
     resetting = foreign | {t.device for t in waiting if t.item in RESET_ITEMS}
     away = () if forget else dormant(journal.entries, before.links)
+    gone_by = () if forget else dormant(journal.stood, before.links)
+    stood = (e for e in renamed(journal.stood, before.links) if not returns(e))
     kept = tuple(
         e if e in others else replace(e, after=None)
         for e in here
         if e in others or e.target in waiting or e.device in resetting
     )
     with meaning(f"{counted(written, 'setting')} put back"):
-        _keep(store, journal, (*kept, *away))
+        _keep(store, journal, (*kept, *away), (*stood, *gone_by))
     gone = len(journal.entries) - len(here) - len(away)
     if gone:
         notes = (*notes, f"{counted(gone, 'setting')} of devices that are gone forgotten")
@@ -143,13 +145,15 @@ def _parted(
     return {target: why for target, why in away.items() if target not in near}, near
 
 
-def _keep(store: Store, journal: Journal, kept: tuple[Entry, ...]) -> None:
+def _keep(
+    store: Store, journal: Journal, kept: tuple[Entry, ...], stood: tuple[Entry, ...]
+) -> None:
     if not kept:
         store.remove()
-    elif kept != journal.entries:
+    elif (kept, stood) != (journal.entries, journal.stood):
         devices = {entry.device for entry in kept}
         left = tuple(skip for skip in journal.left if skip.device in devices)
-        store.save(replace(journal, entries=kept, left=left))
+        store.save(replace(journal, entries=kept, left=left, stood=stood))
 
 
 def _give_up(store: Store, devices: Container[str] | None, now: Snapshot) -> None:
