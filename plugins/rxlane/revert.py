@@ -22,6 +22,7 @@ from rxlane.items import (
     THREADS_OF,
     TX_ITEMS,
     UNRESET_ITEMS,
+    VHOST_CPUS,
     WORKQUEUE,
     Value,
     restorable,
@@ -154,14 +155,18 @@ def dormant(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
 
     A device that is moved to another network namespace comes back with its index, or is known by
     its folder, and, for all the kernel does, with our settings: without these entries they would
-    pass for its own. Once another device has the name it is no longer waited for.
+    pass for its own. Once another device has the name it is no longer waited for; nor are vhost
+    threads, which end with their guest.
     """
     present = names_by_index(links)
     names = {link.name for link in links}
     return tuple(
         replace(e, after=None)
         for e in entries
-        if e.ifindex not in present and e.device not in names and e.before is not None
+        if e.ifindex not in present
+        and e.device not in names
+        and e.before is not None
+        and e.item != VHOST_CPUS
     )
 
 

@@ -26,7 +26,7 @@ from rxlane.policy import parse_mixed
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.tuned.tuned_compat import Adapter, Row
-from rxlane.verify import verify
+from rxlane.verify import verify, verify_journal
 from unit.filetree import stat_line, tree
 from unit.keeping import UP, Bench
 from unit.simhost import MemoryStore, SimHost
@@ -160,6 +160,25 @@ def confined(link: Link, *cpus: int) -> Link:
 
 def cpus_of(sim: SimHost, name: str) -> tuple[int, ...]:
     return sim.links[name].vhosts[0].cpus
+
+
+def test_guests_that_come_and_go_leave_nothing_behind() -> None:
+    """libvirt counts their taps' names up: none comes back, and the journal would grow for ever."""
+    sim, store = SimHost(host(tap("vnet0", 10), vcpus=(3,))), MemoryStore()
+    asked_for = asked(vhost_cpus="auto")
+    apply(sim, store, asked_for)
+    for number in (1, 2):
+        del sim.links[f"vnet{number - 1}"]
+        journal = store.load()
+        assert journal is not None and not verify_journal(journal, sim.observe()).drifted
+        sim.links[f"vnet{number}"] = tap(f"vnet{number}", 10 + number)
+        sim.threads |= {thread.pid: thread for thread in sim.links[f"vnet{number}"].vhosts}
+        apply(sim, store, asked_for)
+    journal = store.load()
+    assert journal is not None
+    assert {entry.device for entry in journal.entries} == {"vnet2"}
+    back = rollback(sim, store)
+    assert (back.pending, back.away, store.text) == ((), (), None)
 
 
 def test_a_thread_gets_what_its_control_group_has() -> None:
