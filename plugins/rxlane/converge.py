@@ -117,6 +117,7 @@ class Converger:
         self._put_offs = 0
         self._trouble = ""
         self._said = ""
+        self._overlooked = False
         # When a guest whose tap has a carrier has its threads; whatever happens until then.
         self._late = 0.0
         # Of the look under way: what it writes, and what it leaves for how many seconds.
@@ -156,6 +157,16 @@ class Converger:
         self._blocked = now + RETRIES[min(self._put_offs, len(RETRIES) - 1)]
         self._due = max(self._blocked, self._earliest)
         self._put_offs += 1
+
+    def overlook(self, threads: int) -> None:
+        """Say once that so many threads of the layout may end unnoticed."""
+        if threads and not self._overlooked:
+            self._log(
+                "warning",
+                f"{counted(threads, 'thread')} of queues cannot be followed, for want of file"
+                " descriptors (RLIMIT_NOFILE): one that ends is put right at the next look",
+            )
+        self._overlooked = bool(threads)
 
     def anew(self) -> None:
         """Something else is wanted from this look on: nobody fought over that yet."""
@@ -400,6 +411,7 @@ def _follow(sources: Sources, converger: Converger) -> None:
     """Follow what is there after a look."""
     try:
         sources.refresh(converger.folders)
+        converger.overlook(sources.missed)
     except (RxlaneError, OSError) as error:
         converger.put_off("what is kept cannot be followed", error)
 

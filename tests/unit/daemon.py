@@ -28,6 +28,8 @@ WAIT = 10.0  # seconds; the thread takes a fifth of one
 class Fake(Sources):
     """Sources that the test speaks through."""
 
+    missed = 0
+
     def __init__(self, host: SimHost) -> None:
         self._out, self._into = os.pipe()
         self.links = Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values())

@@ -37,6 +37,7 @@ class Sources:
 
     links: Links
     descriptors: tuple[int, ...] = ()
+    missed: int = 0
 
     def renew(self) -> None: ...
 

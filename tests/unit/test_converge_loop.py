@@ -24,6 +24,8 @@ from unit.keeping import UP
 class Pipe:
     """Sources whose announcements are bytes in a pipe."""
 
+    missed = 0
+
     def __init__(self) -> None:
         self.out, self.into = os.pipe()
         self.descriptors = (self.out,)
@@ -57,6 +59,17 @@ def test_loop_wakes_looks_and_stops() -> None:
     events.wake_up(stop)
     loop.join(5)
     assert not loop.is_alive()
+
+
+def test_threads_that_may_end_unnoticed_are_told_once() -> None:
+    said: list[tuple[str, str]] = []
+    keeps = Converger(lambda choose: None, lambda level, text: said.append((level, text)))
+    for missed in (0, 2, 3, 0, 1):
+        keeps.overlook(missed)
+    assert [(level, text.split(" of ")[0]) for level, text in said] == [
+        ("warning", "2 threads"),
+        ("warning", "1 thread"),
+    ]
 
 
 class Failing(Pipe):

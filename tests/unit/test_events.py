@@ -243,8 +243,25 @@ def test_no_more_threads_than_descriptors(
     threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
     threads.refresh()
     assert len(threads.descriptors) == 1
+    assert threads.missed == 0, "of no layout"
     threads.close()
     assert not threads.descriptors
+
+
+def test_threads_of_the_layout_come_first(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (7, 7))
+    threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
+    threads.refresh({2})
+    assert threads.read(threads.descriptors[0]) == 2
+    threads.refresh({2})
+    threads.refresh({3})
+    assert threads.missed == 0
+    assert threads.read(threads.descriptors[0]) == 3, "the place of another's is given up"
+    threads.refresh({2, 3})
+    assert threads.missed == 1
+    threads.close()
 
 
 def test_no_more_threads_than_there_is_room_for(
@@ -260,9 +277,10 @@ def test_no_more_threads_than_there_is_room_for(
 
     monkeypatch.setattr(os, "pidfd_open", full)
     threads = Threads(lambda: [(child.pid, 2), (os.getpid(), 3)])
-    threads.refresh()
-    threads.refresh()
+    threads.refresh({2, 3})
+    threads.refresh({2, 3})
     assert len(threads.descriptors) == 1
+    assert threads.missed == 1
     code = errno.EINVAL
     with pytest.raises(OSError, match="Invalid argument"):
         threads.refresh()

@@ -16,7 +16,7 @@ import re
 import resource
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane import netlink
@@ -167,8 +167,9 @@ def uevent(data: bytes, links: Links) -> Event | None:
 class Threads:
     """A descriptor for each NAPI's thread, which becomes readable when the thread ends.
 
-    As many as a quarter of the descriptors that this process may have, and as there is room for;
-    the rest is not followed. In TuneD's daemon others have theirs: [scheduler] one for each CPU.
+    As many as a quarter of the descriptors that this process may have, and as there is room for,
+    those of the layout first; the rest is not followed. In TuneD's daemon others have theirs:
+    [scheduler] one for each CPU. missed: threads of the layout among that rest.
     """
 
     def __init__(self, threads: Callable[[], Iterable[tuple[int, int]]]) -> None:
@@ -176,31 +177,39 @@ class Threads:
         self._threads = threads
         self._open: dict[int, tuple[int, int]] = {}
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        self.missed = 0
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         return tuple(self._open)
 
-    def refresh(self) -> None:
-        """Follow the threads that there are now."""
+    def refresh(self, laid_out: Container[int] = ()) -> None:
+        """Follow the threads that there are now. laid_out: indexes of the layout's devices."""
         try:
-            self._follow(dict(self._threads()))
+            present = self._threads()
         except OSError as error:
             if error.errno not in FULL:
                 raise
+            return
+        first = sorted(present, key=lambda row: row[1] not in laid_out)
+        self.missed = sum(index in laid_out for _, index in first[self._most :])
+        try:
+            self._follow(dict(first[: self._most]))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            followed = {pid for pid, _ in self._open.values()}
+            self.missed = sum(pid not in followed and i in laid_out for pid, i in first)
 
-    def _follow(self, present: dict[int, int]) -> None:
+    def _follow(self, wanted: dict[int, int]) -> None:
         for descriptor, (pid, index) in list(self._open.items()):
-            if present.get(pid) == index:
-                del present[pid]
+            if wanted.get(pid) == index:
+                del wanted[pid]
             else:
                 self._close(descriptor)
-        for pid, index in present.items():
-            if len(self._open) < self._most:
-                try:
-                    self._open[os.pidfd_open(pid)] = (pid, index)
-                except ProcessLookupError:
-                    continue
+        for pid, index in wanted.items():
+            with contextlib.suppress(ProcessLookupError):
+                self._open[os.pidfd_open(pid)] = (pid, index)
 
     def read(self, descriptor: int) -> int | None:
         """Return the device whose thread ended."""
@@ -360,10 +369,17 @@ class Sources:
     def refresh(self, folders: Mapping[str, Folder]) -> None:
         """After a look at the host: follow these folders, and the threads that lanes have now."""
         self._written.refresh(folders)
+        devices = {folder.device for folder in folders.values()}
+        laid_out = {index for index, name in self.links.names.items() if name in devices}
         try:
-            self._threads.refresh()
+            self._threads.refresh(laid_out)
         except RxlaneError:
             return  # they come and go right now: another look follows
+
+    @property
+    def missed(self) -> int:
+        """Threads of the layout that are not followed, for want of descriptors."""
+        return self._threads.missed
 
     def renew(self, anyway: bool = False) -> None:
         """Before a look at the host: read the links anew if events about them were lost.
