@@ -8,31 +8,15 @@ command costs a second without KVM, so files are read many at a time.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from profiled import profile
 
-from conftest import OURS, TUNED_LOG, Host, Settings, differing
+from conftest import OURS, TUNED_LOG, Host, differing
 from rxlane.deciding.niceness import IN_GUEST
 
 # Seconds until irqbalance has opened its socket, at most: one plan takes five on a busy machine.
 SETTLE = 60.0
-
-
-@contextmanager
-def profile(host: Host, name: str, **variables: str) -> Iterator[Settings]:
-    """The profile is on with these variables inside, and off after; yields what was before."""
-    before, path = host.settings(), f"/etc/tuned/{name}-variables.conf"
-    original = host.vm.read(path)
-    text = "".join(f"{key}={value}\n" for key, value in variables.items())
-    try:
-        host.vm.put(text.encode(), path)
-        host.run("tuned-adm", "profile", name, timeout=180)
-        yield before
-    finally:
-        host.vm.put(original, path)
-        host.run("tuned-adm", "off", timeout=180)
 
 
 def in_use(host: Host) -> None:
