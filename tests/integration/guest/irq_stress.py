@@ -115,8 +115,13 @@ def switchable(path: Path) -> bool:
 
 
 def set_mode(path: Path, value: int) -> None:
+    # Not by open(), which seeks: procfs answers EINVAL for a file that has just been removed.
     try:
-        path.write_text(str(value))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, str(value).encode())
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno not in MAY_FAIL:
             raise Fault(f"writing {value} to {path}: {error}") from error
