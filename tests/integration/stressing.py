@@ -54,5 +54,6 @@ def stress(
     outcome: Outcome = json.loads(vm.read(OUTCOME))
     print(json.dumps({"seed": seed, **outcome}, indent=1))
     if outcome["stuck"] or outcome["faults"]:
+        print(vm.read(ERRORS).decode())
         vm.keep()
     return outcome
