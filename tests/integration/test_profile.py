@@ -8,6 +8,7 @@ the lab's reader; rxlane's own word counts only where its word is the subject.
 from collections.abc import Iterator
 
 import pytest
+from profiled import profile
 
 from conftest import DEBIAN_612, OURS, STOCK_72, TUNED_LOG, Host, Settings, device_of, differing
 from demo_story import dormant
@@ -102,7 +103,6 @@ def test_originals_survive_a_killed_tuned(guest: Host) -> None:
 @pytest.mark.kernels(OURS)
 def test_variables_are_the_operators(guest: Host) -> None:
     """Policy, priority, nice, CPUs, queues and timers of the variables file reach the kernel."""
-    before, original = guest.settings(), guest.vm.read(VARIABLES)
     wanted = {
         "rx_management_queues": "2",
         "rx_thread_cpus": "5,7",
@@ -112,10 +112,7 @@ def test_variables_are_the_operators(guest: Host) -> None:
         "rx_defer_hard_irqs": "7",
         "rx_gro_flush_timeout": "33000",
     }
-    text = "".join(f"{name}={value}\n" for name, value in wanted.items())
-    try:
-        guest.vm.put(text.encode(), VARIABLES)
-        guest.run("tuned-adm", "profile", PROFILE, timeout=180)
+    with profile(guest, PROFILE, **wanted) as before:
         pids = thread_pids(guest)
         assert sorted(pids) == [2, 3]
         for queue, cpu in ((2, "5"), (3, "7")):
@@ -125,9 +122,6 @@ def test_variables_are_the_operators(guest: Host) -> None:
         lanes = guest.lanes(guest.vm.nic)
         assert [lane["defer-hard-irqs"] for lane in lanes] == [0, 0, 7, 7]
         assert [lane["gro-flush-timeout"] for lane in lanes] == [0, 0, 33000, 33000]
-    finally:
-        guest.vm.put(original, VARIABLES)
-        guest.run("tuned-adm", "off", timeout=180)
     assert differing(before, guest.settings()) == {}
 
 
