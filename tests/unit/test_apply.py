@@ -50,6 +50,24 @@ def test_second_apply_writes_nothing(store: Store) -> None:
     assert host.writes == writes and store.path.read_bytes() == journal
 
 
+def test_a_journal_cut_short_is_in_everybodys_way(store: Store) -> None:
+    """At every byte: neither a rollback nor an apply does anything before it is looked after."""
+    host = SimHost(simhost.snapshot())
+    apply(host, store, policy(**FULL))
+    writes, whole = host.writes, store.path.read_bytes()
+    for length in range(len(whole) - 1):
+        cut = whole[:length]
+        store.path.write_bytes(cut)
+        for act in (
+            lambda: rollback(host, store),
+            lambda: apply(host, store, policy(threaded="on")),
+        ):
+            with pytest.raises(RxlaneError) as caught:
+                act()
+            assert caught.value.kind is Kind.JOURNAL
+        assert host.writes == writes and store.path.read_bytes() == cut
+
+
 def test_one_message_for_all_of_a_napi(store: Store) -> None:
     host = SimHost(simhost.snapshot())
     apply(host, store, policy(**FULL))
