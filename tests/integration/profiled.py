@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A profile of rxlane that is on for a while, with variables of the test's."""
+"""A profile of rxlane that is on for a while, with variables or sections of the test's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from conftest import Host, Settings
+
+OWN = "of-a-test"
+# {kind of section: {option: value}}
+Sections = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
@@ -20,3 +24,26 @@ def profile(host: Host, name: str, **variables: str) -> Iterator[Settings]:
     finally:
         host.vm.put(original, path)
         host.run("tuned-adm", "off", timeout=180)
+
+
+def text_of(policy: Sections, devices: Sequence[str] = ()) -> str:
+    """The sections as TuneD reads them, each for these devices, or for all."""
+    own = {"devices": ",".join(devices)} if devices else {}
+    return "".join(
+        f"[{kind}]\n" + "".join(f"{name}={value}\n" for name, value in {**own, **options}.items())
+        for kind, options in policy.items()
+    )
+
+
+@contextmanager
+def laid_out(host: Host, policy: Sections, devices: Sequence[str] = ()) -> Iterator[None]:
+    """A profile of these sections is on inside, and off after."""
+    folder = f"/etc/tuned/profiles/{OWN}"
+    host.run("mkdir", "-p", folder)
+    host.vm.put(text_of(policy, devices).encode(), f"{folder}/tuned.conf")
+    try:
+        host.run("tuned-adm", "profile", OWN, timeout=180)
+        yield
+    finally:
+        host.run("tuned-adm", "off", timeout=180)
+        host.run("rm", "-r", folder)

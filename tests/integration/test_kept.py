@@ -4,12 +4,13 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
+from profiled import laid_out
 
 from conftest import OURS, SCRIPTS, TUNED_LOG, Host, Settings, device_of, differing
 from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
@@ -21,9 +22,20 @@ XDP = ("napi_survives.py", "napi_contract.py", "napi_threads_kept.py")
 LIMIT, PATIENCE = 2.0, 60
 IDLE_S, IDLE_MOST = 5, 0.001  # of a CPU
 NUMBERS = count(1)
-OPTIONS = ("threaded=on@1-", "thread_cpus=auto", "thread_nice=-5", "defer_hard_irqs=7",
-           "gro_flush_timeout=33000", "irq_cpus=auto", "rps=0-3")  # fmt: skip
-WORDS = tuple(word for option in OPTIONS for word in ("-o", option))
+POLICY = {
+    "napi": {
+        "threaded": "on@1-", "thread_cpus": "auto", "thread_nice": "-5", "defer_hard_irqs": "7",
+        "gro_flush_timeout": "33000",
+    },
+    "irq_layout": {"irq_cpus": "auto"},
+    "flow_steering": {"rps": "0-3"},
+}  # fmt: skip
+WORDS = tuple(
+    word
+    for options in POLICY.values()
+    for name, value in options.items()
+    for word in ("-o", f"{name}={value}")
+)
 PROFILE = "net-low-latency"
 BALANCE = """
 for irq in /proc/irq/[0-9]*; do cat $irq/smp_affinity_list > /root/of-irq-${irq##*/}; done
@@ -100,6 +112,12 @@ def stands_again(host: Host, name: str) -> dict[str, object]:
     print(f"\n{host.kernel} {name} on {device}: {found['lost']} of {found['settings']} settings"
           f" were lost, all stood again after {found['seconds']} s")  # fmt: skip
     return found
+
+
+def late(found: dict[str, dict[str, object]]) -> dict[str, object]:
+    """{operation: seconds or None} of those after which the layout did not soon stand again."""
+    seconds = {name: one["seconds"] for name, one in found.items()}
+    return {n: took for n, took in seconds.items() if took is None or float(str(took)) > LIMIT}
 
 
 @dataclass(frozen=True)
@@ -182,8 +200,7 @@ def test_watch_keeps_the_layout(watched: Watcher) -> None:
 @pytest.mark.long
 @pytest.mark.kernels(OURS)
 def test_watch_is_prompt(watched: Watcher) -> None:
-    found = {name: stands_again(watched.host, name)["seconds"] for name in OPERATIONS}
-    assert {n: took for n, took in found.items() if took is None or float(str(took)) > LIMIT} == {}
+    assert late({name: stands_again(watched.host, name) for name in OPERATIONS}) == {}
 
 
 @pytest.mark.long
@@ -264,8 +281,22 @@ def test_tuned_keeps_the_profile(guest: Host) -> None:
         print(guest.run("grep", "put right", TUNED_LOG, check=False).stdout)
         guest.run("tuned-adm", "off", timeout=180)
     assert differing(before, guest.settings()) == {}
-    late = {n: f for n, f in found.items() if f["seconds"] is None}
-    assert late == {} and found["threads off"]["lost"]
+    never = {n: f for n, f in found.items() if f["seconds"] is None}
+    assert never == {} and found["threads off"]["lost"]
+
+
+@pytest.mark.long
+@pytest.mark.kernels(OURS)
+@pytest.mark.parametrize("names", [OPERATIONS, ("irqbalance",)], ids=["operations", "irqbalance"])
+def test_tuned_is_prompt(guest: Host, names: Sequence[str]) -> None:
+    """As the watcher is, in TuneD's daemon."""
+    before = guest.settings()
+    with laid_out(guest, POLICY, (guest.vm.nic, device_of(guest, "vmxnet3"))):
+        found = {name: stands_again(guest, name) for name in names}
+        guest.verify_by_tuned()
+        print(guest.run("grep", "put right", TUNED_LOG, check=False).stdout)
+    assert differing(before, guest.settings()) == {}
+    assert late(found) == {} and found[names[0]]["lost"]
 
 
 @pytest.mark.kernels(OURS)
