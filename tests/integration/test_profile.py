@@ -14,7 +14,7 @@ from conftest import DEBIAN_612, OURS, STOCK_72, TUNED_LOG, Host, Settings, devi
 from demo_story import dormant
 from lab.vm import CommandFailed
 
-PROFILE = "net-low-latency"
+PROFILE, OTHER = "net-low-latency", "net-forwarding"
 VARIABLES = f"/etc/tuned/{PROFILE}-variables.conf"
 
 
@@ -98,6 +98,20 @@ def test_originals_survive_a_killed_tuned(guest: Host) -> None:
     guest.run("systemctl", "restart", "tuned.service", timeout=180)
     guest.run("tuned-adm", "off", timeout=180)
     assert not_restored(guest, before) == {}
+
+
+@pytest.mark.kernels(OURS)
+def test_another_profile_starts_from_the_originals(guest: Host) -> None:
+    """What it leaves alone is as it was before the first, and all is in the end."""
+    before, found = guest.settings(), []
+    for profiles in ((OTHER,), (PROFILE, OTHER)):
+        for name in profiles:
+            guest.run("tuned-adm", "profile", name, timeout=180)
+        found.append(guest.settings())
+        guest.verify_by_tuned()
+        guest.run("tuned-adm", "off", timeout=180)
+        assert not_restored(guest, before) == {}
+    assert differing(before, found[0]) and differing(*found) == {}
 
 
 @pytest.mark.kernels(OURS)
