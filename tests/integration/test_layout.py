@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 import pytest
-from profiled import profile
+from profiled import Sections, laid_out, profile
 
 from conftest import OURS, TUNED_LOG, Host, differing
 from rxlane.deciding.niceness import IN_GUEST
@@ -129,25 +129,21 @@ def allowed(host: Host, pid: str) -> str:
     return str(status.split("Cpus_allowed_list:")[1].split()[0])
 
 
-SEED_003 = """[main]
-include=net-low-latency
-[napi]
-devices={nic}
-threaded=busy-poll@1
-thread_policy=fifo
-thread_priority=50
-thread_nice=
-"""
+def seed_003(nic: str) -> Sections:
+    return {
+        "main": {"include": "net-low-latency"},
+        "napi": {
+            "devices": nic, "threaded": "busy-poll@1", "thread_policy": "fifo",
+            "thread_priority": "50", "thread_nice": "",
+        },
+    }  # fmt: skip
 
 
 @pytest.mark.kernels(OURS)
 def test_realtime_busy_polling(guest: Host) -> None:
     """As seed 003's script has it, on one queue of a device that has more."""
-    folder, before = "/etc/tuned/profiles/seed003", guest.settings()
-    guest.run("mkdir", "-p", folder)
-    guest.vm.put(SEED_003.format(nic=guest.vm.nic).encode(), f"{folder}/tuned.conf")
-    try:
-        guest.run("tuned-adm", "profile", "seed003", timeout=180)
+    before = guest.settings()
+    with laid_out(guest, seed_003(guest.vm.nic)):
         lanes = guest.lanes(guest.vm.nic)
         modes = [lane["mode"] for lane in lanes]
         log = guest.run("tail", "-n", "20", TUNED_LOG).stdout
@@ -159,9 +155,6 @@ def test_realtime_busy_polling(guest: Host) -> None:
         assert cpu.isdecimal() and cpu != "0"
         assert files(guest, "/proc/sys/net/core/busy_read") == ["0"]
         in_use(guest)
-    finally:
-        guest.run("tuned-adm", "off", timeout=180)
-        guest.run("rm", "-r", folder)
     assert differing(before, guest.settings()) == {}
 
 
