@@ -99,6 +99,20 @@ def test_what_a_login_kept_back_has_not_drifted_once_that_ends(tmp_path: Path) -
     assert not work.verify(rows, {"eth0"}).ok, "what was written since then has drifted"
 
 
+def test_verify_plans_for_the_queues_of_a_driver_that_refused_channels(tmp_path: Path) -> None:
+    """Two queues would send from other CPUs than the four that there are."""
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))
+    host.lacking = {"channels-combined"}
+    steering = Row("steering", frozenset({"eth0"}), (("xps", "auto"),), "flow_steering")
+    work, rows = adapter(tmp_path, host), [row(channels="2", threaded="on"), steering]
+    for _ in range(2):
+        assert work.apply(rows).ok
+        report = work.verify(rows, {"eth0"})
+        assert report.ok, report.lines
+    host.write_napi(8195, {"threaded": "off"})
+    assert not work.verify(rows, {"eth0"}).ok, "a queue that would have gone"
+
+
 def test_verify_of_kernel_workers_starts_from_the_original(tmp_path: Path) -> None:
     host = SimHost(simhost.whole(simhost.snapshot()))
     work = adapter(tmp_path, host)

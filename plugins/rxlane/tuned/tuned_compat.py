@@ -15,7 +15,7 @@ from pathlib import Path
 from rxlane.apply import Applied, apply
 from rxlane.applying.present import of_this_boot
 from rxlane.applying.rollback import rollback
-from rxlane.applying.stages import asked, reads
+from rxlane.applying.stages import asked, reads, without_tunables
 from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError, with_notes
@@ -215,7 +215,7 @@ class Adapter:
         try:
             policy, kernel = self.policy(rows), self._open_kernel()
             journal = of_this_boot(self.store, kernel.boot_id())
-            snapshot = kernel.observe(None, reads(policy, ()))
+            snapshot = without_tunables(kernel.observe(None, reads(policy, ())), self._unmovable)
             view, others = View.of(snapshot), claims.Others(self.store, kernel)
             # As apply() does: what auto gives may start from an original.
             back = originals(journal, view, others, asked(snapshot, policy))
