@@ -112,8 +112,9 @@ def apply(
             for _ in range(stages.ROUNDS):
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
-                before = stages.without_tunables(before, refused)
                 journal = journal and found_again(kernel, journal, before.links)
+                refused |= stages.refused_before(journal, before, policy)
+                before = stages.without_tunables(before, refused)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
                 plan, whole, folders = _plan(
                     View.of(before), policy, choose, refused, journal, scope
@@ -148,7 +149,10 @@ def foresee(
     known only then, and left out.
     """
     journal = journal and found_again(kernel, journal, before.links)
-    plan, whole, _ = _plan(View.of(before), policy, None, {}, journal, scope)
+    refused = stages.refused_before(journal, before, policy)
+    before = stages.without_tunables(before, refused)
+    plan, whole, _ = _plan(View.of(before), policy, None, refused, journal, scope)
+    plan = _without(plan, refused)
     resets = sorted(
         {c.target.device for c in _returns(plan, whole) if c.target.item in RESET_ITEMS}
     )
@@ -230,7 +234,16 @@ def _own(plan: Plan, scope: Container[str] | None) -> Iterator[Target]:
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
     changes = tuple(c for c in plan.changes if c.target not in refused)
-    return replace(plan, changes=changes, skips=(*plan.skips, *_refusals(refused)))
+    return replace(plan, changes=changes, skips=_told(plan, refused))
+
+
+def _told(plan: Plan, refused: Mapping[Target, str]) -> tuple[Skip, ...]:
+    """Return the plan's skips and what was refused: of channels only that, which it planned
+    without.
+    """
+    uncounted = {t.device for t in refused if t.item in CHANNEL_ITEMS}
+    skips = (s for s in plan.skips if s.item != "channels" or s.device not in uncounted)
+    return (*skips, *_refusals(refused))
 
 
 def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
@@ -247,7 +260,7 @@ def _left(
     refused before and is not tried again.
     """
     waiting = {held.target for held in plan.holds if held.before != held.after}
-    new = (*plan.skips, *_refusals(refused))
+    new = _told(plan, refused)
 
     def stays(skip: Skip) -> bool:
         outside = scope is not None and skip.device != HOST and skip.device not in scope

@@ -37,6 +37,8 @@ WORDS = tuple(
     for word in ("-o", f"{name}={value}")
 )
 PROFILE = "net-low-latency"
+# Two queues would be left, and be laid out in another way: without threads or a ring of the policy.
+REFUSED = {"channels": "2", "management_queues": "2", "threaded": "on", "ring_tx": "128"}
 BALANCE = """
 for irq in /proc/irq/[0-9]*; do cat $irq/smp_affinity_list > /root/of-irq-${irq##*/}; done
 irqbalance --oneshot --foreground
@@ -297,6 +299,24 @@ def test_tuned_is_prompt(guest: Host, names: Sequence[str]) -> None:
         print(guest.run("grep", "put right", TUNED_LOG, check=False).stdout)
     assert differing(before, guest.settings()) == {}
     assert late(found) == {} and found[names[0]]["lost"]
+
+
+@pytest.mark.kernels(OURS)
+def test_tuned_keeps_the_queues_whose_channels_a_driver_refuses(guest: Host) -> None:
+    """Neither the first look nor verify plans for the two that channels would have left."""
+    before, device = guest.settings(), device_of(guest, "vmxnet3")
+    policy = {"napi": REFUSED, "flow_steering": {"xps": "auto"}}
+    guest.run("truncate", "--size=0", TUNED_LOG)
+    with laid_out(guest, policy, (guest.vm.nic, device)):
+        found = stands_again(guest, "threads off")
+        guest.verify_by_tuned()
+        log = guest.vm.read(TUNED_LOG).decode()
+    print(log)
+    assert f"{device}: channels-combined unsupported: " in log
+    assert found["lost"] and found["seconds"] is not None
+    looks = [line for line in log.splitlines() if "put right after" in line]
+    assert looks and "ring-tx" not in "".join(looks) and "layout was applied" not in "".join(looks)
+    assert differing(before, guest.settings()) == {}
 
 
 @pytest.mark.kernels(OURS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rxlane.apply import apply
+from rxlane.apply import apply, foresee
 from rxlane.applying.rollback import rollback
 from rxlane.errors import RxlaneError
 from rxlane.model import Capabilities
@@ -162,6 +162,26 @@ def test_nothing_is_left_of_the_plan_for_channels_that_did_not_come() -> None:
     assert journal is not None and verify_journal(journal, sim.observe()).drifted == ()
     rollback(sim, store)
     assert simhost.settings(sim) == before and store.text is None
+
+
+def test_refused_channels_cost_nothing_the_second_time() -> None:
+    """Six queues would have gone: what they have went back, and was written again."""
+    sim, store = SimHost(host(tuned(simhost.link(queues=8)))), MemoryStore()
+    before = simhost.settings(sim)
+    sim.lacking = {"channels-combined"}
+    policy = asked(channels=2, ring_rx=512, management_queues=2, threaded="on", xps="auto")
+    done = apply(sim, store, policy)
+    assert {n.threaded for n in sim.links["eth0"].napis[2:]} == {1}
+    sim.log.clear()
+    foreseen = foresee(sim, store.load(), sim.observe(), policy, None)
+    again = apply(sim, store, policy)
+    assert sim.log == [] and again.written == 0 and foreseen.changes == ()
+    assert skipped(again.plan) == skipped(done.plan) == skipped(foreseen)
+    assert apply(sim, store, asked(ring_rx=512)).plan.skips == (), "nobody asks for them any more"
+    rollback(sim, store)
+    assert simhost.settings(sim) == before
+    sim.lacking = set()
+    assert apply(sim, store, policy).written and sim.links["eth0"].count("rx") == 2
 
 
 def test_a_value_that_another_set_meanwhile_is_the_wanted_one() -> None:

@@ -31,7 +31,7 @@ from rxlane.items import (
     Value,
 )
 from rxlane.model import Link, Snapshot
-from rxlane.plan import WHOLE, Change, Plan, Target
+from rxlane.plan import WHOLE, Change, Journal, Plan, Target
 from rxlane.revert import Carried
 from rxlane.sections import Policy
 from rxlane.settings import View
@@ -134,6 +134,23 @@ def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapsho
         return replace(link, tunables=tuple(own))
 
     return replace(snapshot, links=tuple(left(link) for link in snapshot.links))
+
+
+def refused_before(
+    journal: Journal | None, snapshot: Snapshot, policy: Policy
+) -> dict[Target, str]:
+    """Return the channels that the policy speaks of and whose driver refused to change them when
+    the journal was written, by what it said.
+
+    It would refuse again, but only after what the queues have that were to leave went back in vain.
+    """
+    if journal is None:
+        return {}
+    own, wanted = {entry.ifindex for entry in journal.entries}, asked(snapshot, policy)
+    names = {link.name for link in snapshot.links if link.ifindex in own}
+    counts = (s for s in journal.left if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
+    known = {Target(s.device, s.queue, s.item): s.reason for s in counts if s.device in names}
+    return {target: why for target, why in known.items() if target in wanted}
 
 
 def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:
