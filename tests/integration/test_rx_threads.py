@@ -16,7 +16,7 @@ from lab.machine import GuestSpec
 from lab.selftests import selftests
 from lab.vm import Guest
 
-CPUS = 2
+CPUS = 3
 FOLDER = "/mnt/share/ksrc/tools/testing/selftests/net"
 CASES = {
     "values and errors",
@@ -33,12 +33,14 @@ CASES = {
     "switching off takes no longer than it may",
     "CPUs come and go",
     "policy and affinity of users while CPUs are away",
+    "CPUs of users count as taken",
+    "batches of a bridge's port",
     "thread that does not get its CPU is stopped",
     "moves between namespaces",
     "device is removed under load",
 }
 # Of napi_set.
-NAPI_CASES = 15
+NAPI_CASES = 16
 # netconsole, which the lab's kernels have as Debian's do, leaves PREEMPT_RT without it.
 NEEDS_BUSY_POLL = {"napi_veth.irq_suspend": "ok # SKIP needs CONFIG_NET_RX_BUSY_POLL"}
 

@@ -19,6 +19,7 @@ from lab.vm import Guest
 CPUS, CORES, PACKAGES = 8, 4, 2
 # Of all interrupts; it is left by those that do not come in yet.
 IRQ_CPU, SETTLE_S = 0, 20
+LEAVING = 5
 # Of the package that the other NIC is told to be at, and of its memory.
 NODE = 1
 DRIVER = "drivers/net/virtio_net.c"
@@ -59,16 +60,21 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Guest]:
         vm.check_splats()
 
 
-def wait_for_interrupts(vm: Guest) -> None:
+def places_of(vm: Guest, *names: str) -> list[int]:
+    """The CPUs of the interrupts that have these names."""
+    listing = f"ls -d {' '.join(f'/proc/irq/*/{name}' for name in names)}"
+    folders = [name.rpartition("/")[0] for name in vm.run(["sh", "-c", listing]).stdout.split()]
+    return [int(vm.read(f"{one}/effective_affinity_list")) for one in folders]
+
+
+def wait_for_interrupts(vm: Guest, cpu: int = IRQ_CPU) -> None:
     """An x86 moves one when it comes next, and without traffic none does."""
-    names = "ls -d /proc/irq/*/*-input.0 /proc/irq/*/*-rx-0"
     end = time.monotonic() + SETTLE_S
     while True:
         vm.ping()
         vm.ping("e1000e")
-        folders = [name.rpartition("/")[0] for name in vm.run(["sh", "-c", names]).stdout.split()]
-        places = [vm.read(f"{one}/effective_affinity_list").decode().strip() for one in folders]
-        if len(places) == 2 and set(places) == {str(IRQ_CPU)}:
+        places = places_of(vm, "*-input.0", "*-rx-0")
+        if len(places) == 2 and set(places) == {cpu}:
             return
         assert time.monotonic() < end, places
 
@@ -143,6 +149,28 @@ def test_those_near_the_device_come_first(machine: Guest) -> None:
     machine.run(["sh", "-c", f"echo {before} > {file}"])
     # A core of its own counts for more: the third goes to the other node.
     assert [cores[cpu][0] == NODE for cpu in cpus] == [True, True, False]
+
+
+def test_interrupts_that_a_cpu_takes_along_are_followed(machine: Guest) -> None:
+    """To where there is a thread, unless the one CPU without any happens to be that."""
+    online = f"/sys/devices/system/cpu/cpu{LEAVING}/online"
+    machine.bind_interrupts(LEAVING)
+    wait_for_interrupts(machine, LEAVING)
+    before = set_threads(machine, machine.nic, CPUS - 2)
+    machine.run(["sh", "-c", f"echo 0 > {online}"])
+    end = time.monotonic() + SETTLE_S
+    while True:
+        (place,) = {*places_of(machine, "*-input.0")}
+        after = cpus_of(machine, machine.nic, CPUS - 2)
+        if {*after, place, LEAVING} == {*range(CPUS)} or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    set_threads(machine, machine.nic, 0)
+    machine.run(["sh", "-c", f"echo 1 > {online}"])
+    machine.bind_interrupts(IRQ_CPU)
+    wait_for_interrupts(machine)
+    print(before, after, place)
+    assert LEAVING not in before and {*after} == {*range(CPUS)} - {place, LEAVING}
 
 
 @pytest.mark.long
