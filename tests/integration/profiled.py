@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from conftest import Host, Settings
+from rxlane.policy import NAPI, names
 
 OWN = "of-a-test"
 # {kind of section: {option: value}}
@@ -33,6 +34,17 @@ def text_of(policy: Sections, devices: Sequence[str] = ()) -> str:
         f"[{kind}]\n" + "".join(f"{name}={value}\n" for name, value in {**own, **options}.items())
         for kind, options in policy.items()
     )
+
+
+def words_of(policy: Sections) -> tuple[str, ...]:
+    """The same for the command line, where names that [napi] has, too, have their section's."""
+    return tuple(
+        word
+        for kind, options in policy.items()
+        for name, value in options.items()
+        for word in ("-o", f"{'' if kind == NAPI or name not in names(NAPI) else kind + '.'}"
+                           f"{name}={value}")
+    )  # fmt: skip
 
 
 @contextmanager

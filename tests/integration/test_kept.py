@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import pytest
-from profiled import laid_out
+from profiled import laid_out, words_of
 
 from conftest import OURS, SCRIPTS, TUNED_LOG, Host, Settings, device_of, differing
 from rxlane.tuned.tuned_keep import AGAIN_MOST, SOON
@@ -30,12 +30,7 @@ POLICY = {
     "irq_layout": {"irq_cpus": "auto"},
     "flow_steering": {"rps": "0-3"},
 }  # fmt: skip
-WORDS = tuple(
-    word
-    for options in POLICY.values()
-    for name, value in options.items()
-    for word in ("-o", f"{name}={value}")
-)
+WORDS = words_of(POLICY)
 PROFILE = "net-low-latency"
 # Two queues would be left, and be laid out in another way: without threads or a ring of the policy.
 REFUSED = {"channels": "2", "management_queues": "2", "threaded": "on", "ring_tx": "128"}
