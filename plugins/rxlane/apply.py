@@ -15,7 +15,7 @@ from rxlane.applying import stages
 from rxlane.applying.present import found_again, load_current
 from rxlane.applying.writing import missing, put_back, read_back, write
 from rxlane.decide import decide
-from rxlane.deciding import classes, cutting
+from rxlane.deciding import classes, cutting, hardware
 from rxlane.errors import Kind, RxlaneError, counted
 from rxlane.host import places
 from rxlane.host.places import Folder
@@ -188,7 +188,20 @@ def _plan(
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
         plan = replace(plan, skips=(*plan.skips, *skips))
     classes.check(view, _returns(plan, whole))
+    _check_returning(before, policy, back, _returns(plan, whole))
     return plan, whole, folders
+
+
+def _check_returning(
+    before: Snapshot, policy: Policy, back: Mapping[Target, Value], returns: Iterable[Change]
+) -> None:
+    """Raise what decide() will of the queues that there are once channels have gone back."""
+    counts: dict[str, dict[str, int]] = {}
+    for change in returns:
+        if change.target.item in CHANNEL_ITEMS:
+            counts.setdefault(change.target.device, {})[change.target.item] = int(change.after)
+    if counts:
+        decide(hardware.foresee(before, counts), policy, returning=back, compared=True)
 
 
 def _without_late_channels(

@@ -184,6 +184,23 @@ def test_refused_channels_cost_nothing_the_second_time() -> None:
     assert apply(sim, store, policy).written and sim.links["eth0"].count("rx") == 2
 
 
+@pytest.mark.parametrize("pairs", [True, False])
+def test_what_is_refused_of_returning_queues_is_refused_at_once(pairs: bool) -> None:
+    """Their link would go down and up twice, for the channels to come and go again."""
+    start = host(tuned(simhost.link(queues=4), pairs=pairs), topology=simhost.topology(3))
+    sim, store = SimHost(start), MemoryStore()
+    apply(sim, store, asked(channels=1, threaded="on"))
+    sim.log.clear()
+    wanted = asked(threaded="busy-poll")
+    for attempt in (
+        lambda: apply(sim, store, wanted),
+        lambda: foresee(sim, store.load(), sim.observe(), wanted, None),
+    ):
+        with pytest.raises(RxlaneError, match="4 busy-polling threads for 3 CPUs"):
+            attempt()
+    assert sim.log == [] and sim.links["eth0"].count("rx") == 1
+
+
 def test_a_value_that_another_set_meanwhile_is_the_wanted_one() -> None:
     sim, store = SimHost(host()), MemoryStore()
     apply(sim, store, asked(rps="0-3"))
