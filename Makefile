@@ -24,9 +24,10 @@ VARIANTS := ours-6.12/none ours-6.12/rt stock-7.2/preempt stock-7.2/rt
 # What depends on how the kernel was built.
 KERNEL_TESTS := $(addprefix tests/integration/test_,lab.py devices.py napi_threads_kept.py \
 	profile.py)
-# The same of the selftests of our series, which stock kernels do not have.
+# The same of what only our series have, which are their selftests above all.
 OUR_VARIANTS := ours-6.12/none ours-6.12/rt ours-7.2/preempt ours-7.2/rt
-SERIES_TESTS := $(addprefix tests/integration/test_,rx_threads.py irq_threaded.py)
+SERIES_TESTS := $(addprefix tests/integration/test_,rx_threads.py rx_threads_cpus.py irq_threaded.py \
+	link_deleted.py)
 # What needs RPM packages, or makes its own.
 PACKAGE_TESTS := $(addprefix tests/integration/test_,rpm_life.py newcomer.py)
 # What needs the debug kernel.
@@ -106,6 +107,9 @@ check-series: setup ## each patch of the series builds alone and boots (long)
 
 check-debug: setup debs ## guest tests, stress and failing allocations on the debug kernel (long)
 	RXLANE_STRICT=1 RXLANE_VARIANT=ours-6.12/debug $(PYTHON) -m pytest $(KERNEL_TESTS) $(ARGS)
+	@set -e; for variant in ours-6.12/debug ours-7.2/debug; do echo "== $$variant"; \
+		RXLANE_STRICT=1 RXLANE_VARIANT=$$variant $(PYTHON) -m pytest -m 'not long' \
+		$(SERIES_TESTS) $(ARGS); done
 	RXLANE_STRICT=1 $(PYTHON) -m pytest $(DEBUG_TESTS) $(ARGS)
 
 check-long: setup debs ## stress, power cuts (long)
