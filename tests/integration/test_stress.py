@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`make check-debug`: NAPIs switched 10,000 times under flood while everything else happens.
+"""`make check-debug`: NAPIs switched 10,000 times to each mode under flood, amid everything else.
 
 guest/napi_stress.py does it and says what counts. On our 6.12, with everything that finds faults
 in a kernel, nothing may get stuck, no queue fall quiet and no splat come; stock 7.2 gets stuck, and
@@ -18,32 +18,33 @@ from lab.vm import Guest, Splat
 pytestmark = pytest.mark.long
 
 SCRIPT = "napi_stress.py"
-TOGGLES, DISTURBANCES = 10_000, 500
+# Of our 6.12: 10,000 toggles to each mode and 500 acts of each disturber, in parts, each of which
+# ends within an hour. Of our 7.2, which has little of this that is not upstream's, one part.
+PARTS = [*(("6.12", part) for part in range(1, 5)), ("7.2", 1)]
+TOGGLES, DISTURBANCES = 2500, 125
 DISTURBERS = ("link", "channels", "bind", "namespace", "hotplug")
 MODES = ("off", "on", "busy-poll")
-# Each of the three modes in at least this part of the toggles.
-LEAST = 0.1
 QUEUES = 2
 # Seconds that an emulated debug kernel may take.
-LIMIT_S = 7200
+LIMIT_S = 5400
 STOCK_LIMIT_S = 300
 # Faults of the NAPIs of queues that are not there just now, which virtio_net keeps listed, and how
 # they are told.
 UNLISTED = {"unlisted-forgotten": "back after -L"}
 # What a fault needs to be found.
-FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S = 200, 10, 600
+FEW_TOGGLES, FEW_DISTURBANCES, FEW_LIMIT_S = 50, 10, 600
 
 
-def test_ten_thousand_toggles() -> None:
+@pytest.mark.parametrize(("base", "part"), PARTS)
+def test_toggles(base: str, part: int) -> None:
     spec = GuestSpec(cpus=2, queues=QUEUES, memory_mb=2048)
-    with Guest(build("6.12", "debug", patched=True), spec) as vm:
+    with Guest(build(base, "debug", patched=True), spec) as vm:
         outcome = stress(vm, SCRIPT, TOGGLES, DISTURBANCES, LIMIT_S)
         vm.check_leaks()
         vm.check_splats(hotplug=True)
     counts = outcome["counts"]
     assert outcome["stuck"] == {} and outcome["faults"] == [] and outcome["probes"]
-    assert sum(counts[mode] for mode in MODES) >= TOGGLES
-    assert min(counts[mode] for mode in MODES) >= LEAST * TOGGLES
+    assert min(counts[mode] for mode in MODES) >= TOGGLES
     assert min(counts[role] for role in DISTURBERS) >= DISTURBANCES
 
 

@@ -6,7 +6,7 @@ Runs in the guest as root, beside stress.py and what that needs, and imports not
 ``napi_stress.py INTERFACE TOGGLES DISTURBANCES SECONDS SEED``. One process a NAPI switches it; the
 disturbers take the link down and up, change the channels, unbind and bind the driver, move the
 interface to another network namespace and back, and take a CPU offline and back. Everybody acts
-until all have acted often enough or SECONDS are over.
+until there were TOGGLES to each mode and all have disturbed often enough, or SECONDS are over.
 
 A toggle counts when the NAPI's thread was seen to appear or vanish, and PACKETS arrived in its
 queue since the one before. The outcome: ``counts`` by role and, of toggles, by mode; ``stuck``,
@@ -228,8 +228,11 @@ def main() -> None:
     name, toggles, disturbances, seconds, seed = sys.argv[1:]
     nic = Nic(name)
     subprocess.run(["ip", "netns", "add", AWAY], check=True)
-    wanted = {TOGGLES: int(toggles)} | dict.fromkeys(DISTURBERS, int(disturbances))
-    board = Board(wanted, TOGGLES, [*TOGGLERS, *MODES.values()], float(seconds))
+    # From off to one of the others and back: half of them are to off.
+    wanted = {TOGGLES: 2 * (len(MODES) - 1) * int(toggles)}
+    wanted |= dict.fromkeys(MODES.values(), int(toggles))
+    wanted |= dict.fromkeys(DISTURBERS, int(disturbances))
+    board = Board(wanted, TOGGLES, TOGGLERS, float(seconds))
     chances = {
         role: random.Random(int(seed) + number)
         for number, role in enumerate([*DISTURBERS, *TOGGLERS])
