@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 from bench import peers
 from bench.peers import NoPeer
@@ -41,6 +42,7 @@ TUNED = 64  # devices for TuneD
 # The bars. Multiples of the C program's time; of the first apply's; KB; system calls a queue.
 APPLY, UNDO, AGAIN, MEMORY, CALLS, EXPONENT, HOGGED = 0.8, 0.8, 0.2, 40_000, 15, 1.1, 0.1
 STARTED = 2  # programs that an apply may start, itself among them
+IDLE, IDLE_S, CALM_S = 0.1, 30.0, 3.0  # percent of a CPU in these seconds, once it is calm
 OPTIONS = ("threaded=on", "thread_cpus=0-1", "thread_policy=batch", "rps=0-1")
 NAPI_THREADED = 8
 
@@ -130,15 +132,17 @@ class Space:
     def __exit__(self, *_: object) -> None:
         subprocess.run(["ip", "netns", "delete", self.name], check=False)
 
+    def begin(self, argv: Sequence[str], words: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a program that says its words into a file; ip execs it, so the process is its."""
+        environment = {**os.environ, "PYTHONPATH": str(INSTALLED)}
+        argv = ["ip", "netns", "exec", self.name, *argv]
+        return subprocess.Popen(argv, stdout=words, stderr=words, env=environment)
+
     def inside(self, argv: Sequence[str]) -> Run:
         """Run a program to its end; raises CalledProcessError with its words when it fails."""
-        environment = {**os.environ, "PYTHONPATH": str(INSTALLED)}
         begin = time.monotonic()
         with tempfile.TemporaryFile() as words:
-            own = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *argv],
-                stdout=words, stderr=words, env=environment,
-            )  # fmt: skip
+            own = self.begin(argv, words)
             _, status, usage = os.wait4(own.pid, 0)
             took = time.monotonic() - begin
             own.returncode = os.waitstatus_to_exitcode(status)
@@ -162,6 +166,10 @@ class Ours:
     def apply(self, *options: str) -> list[str]:
         words = [f"--option={option}" for option in options or OPTIONS]
         return [*self._rxlane("apply"), *words, *self.space.names()]
+
+    def watch(self) -> list[str]:
+        words = [f"--option={option}" for option in OPTIONS]
+        return [*self._rxlane("watch"), *words, *self.space.names()]
 
     def undo(self) -> list[str]:
         return self._rxlane("rollback")
@@ -214,6 +222,49 @@ def system_calls(space: Space, ours: Ours) -> dict[str, int] | None:
         space.inside(ours.undo())
         rows = [line.split() for line in counted.read().splitlines()]
     return {row[-1]: int(row[3]) for row in rows if len(row) > 4 and row[3].isdecimal()}
+
+
+def watcher(report: Report, args: argparse.Namespace, state: Path) -> None:
+    """What a watcher of all devices takes: memory, and of a CPU when nothing happens."""
+    with Space(args.devices) as space, tempfile.TemporaryFile() as words:
+        ours = Ours(space, state)
+        own = space.begin(ours.watch(), words)
+        try:
+            calm(own, words)
+            before = ran(own.pid)
+            time.sleep(IDLE_S)
+            idle = (ran(own.pid) - before) / IDLE_S * 100
+            held, most = (in_memory(own.pid, which) for which in ("VmRSS", "VmHWM"))
+        finally:
+            own.terminate()
+            own.wait()
+        space.inside(ours.undo())
+    report.figure("watcher, memory", held, MEMORY, " KB")
+    report.figure("watcher, memory at its most", most, None, " KB")
+    report.figure("watcher, idle, of a CPU", idle, IDLE, " %")
+
+
+def calm(own: subprocess.Popen[bytes], words: IO[bytes]) -> None:
+    """Wait until a watcher has applied and does nothing; CalledProcessError when it ended."""
+    before = -1.0
+    while (now := ran(own.pid)) - before > 0:
+        before = now
+        time.sleep(CALM_S)
+        if own.poll() is not None:
+            words.seek(0)
+            raise subprocess.CalledProcessError(own.returncode, own.args, words.read())
+
+
+def ran(pid: int) -> float:
+    """Seconds that the threads of a process were on a CPU; 0 of one that is gone."""
+    times = (path.read_text().split()[0] for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(map(int, times)) / 1e9
+
+
+def in_memory(pid: int, which: str) -> int:
+    """KB, by the name that /proc/PID/status has for it."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith(f"{which}:"))
 
 
 def growth(report: Report, args: argparse.Namespace, state: Path) -> None:
@@ -330,6 +381,7 @@ def measure(args: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         main_table(report, args, state, base)
+        watcher(report, args, state)
         growth(report, args, state)
         beside_hogs(report, args, state, base)
         script(report, args, base)
