@@ -49,7 +49,7 @@ venv:
 	@sh tests/setup venv
 
 unit: venv ## unit tests: no root, seconds
-	$(PYTHON) -m pytest tests/unit $(ARGS)
+	$(PYTHON) -m pytest -n auto tests/unit $(ARGS)
 
 hosts: venv ## write the fixture hosts' derived files anew; read the difference
 	$(PYTHON) -m unit.goldens
