@@ -9,7 +9,7 @@ from conftest import SCRIPTS, STRESS, our_bases, our_kernel
 from lab.machine import GuestSpec
 from lab.vm import Guest
 
-SCRIPT, ROUNDS = "napi_deleted.py", 5
+SCRIPT, ROUNDS = "napi_deleted.py", 3
 QUEUES, PACKETS = 2, 500
 # Seconds; a debug kernel that is emulated takes half of it for a deletion when all is well.
 PROMPT_S = 10.0
