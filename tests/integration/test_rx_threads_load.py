@@ -182,6 +182,20 @@ def test_what_else_handles_packets_goes_on() -> None:
     assert came["tc ingress"]["seen"] >= came["tc ingress"]["echoes"]
 
 
+def test_bonds_of_two_go_on() -> None:
+    """LACP keeps its partner while the members' threads drop; another member takes over."""
+    with machine(cpus=3, queues=1) as vm:
+        for script in ("links.py", "rx_bonds.py"):
+            vm.put(SCRIPTS / script, f"/root/{script}")
+        seen = json.loads(vm.run(["python3", "/root/rx_bonds.py", "20"], timeout=300).stdout)
+    print(json.dumps(seen, indent=1))
+    lacp, backup = seen["802.3ad"], seen["active-backup"]
+    assert lacp["answered"] == backup["answered"] == seen["echoes"]
+    assert (lacp["ports"], lacp["partner"], lacp["failures"]) == (2, True, 0)
+    assert min(lacp["packets"]) > 0 and min(lacp["dropped"]) > 0
+    assert backup["other"] and min(backup["first"], backup["packets"]) >= seen["echoes"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("backlog", BACKLOGS)
 def test_memory_is_bounded(small: Guest, backlog: int, threads: int) -> None:

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bonds of two whose members have helper threads; print as JSON what came of it.
+
+Runs in the guest as root, beside links.py, on three CPUs or more: ``rx_bonds.py SECONDS``. Bonds of
+veths in two network namespaces face each other; the members on this side have a helper thread each,
+on WORK_CPU, and rules of tc that make packets dear. ``answered`` of ECHOES requests are;
+``packets`` and ``dropped`` are those of each member's thread.
+
+- ``802.3ad``: LACP with its fast rate, beside a flood of SECONDS. ``ports`` are the fewest that the
+  aggregate had meanwhile, ``partner`` whether its partner was always the same, and ``failures`` how
+  often a member was lost.
+- ``active-backup``: the active member loses its link, the other one takes over.
+"""
+
+import json
+import multiprocessing as mp
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import links  # type: ignore[import-not-found]
+
+FAR = "rx-bonds-far"
+MEMBERS, PEERS = ("near0", "near1"), ("far0", "far1")
+BOND, BOND_FAR, NEAR_IP, FAR_IP = "nearb", "farb", "10.99.0.1", "10.99.0.2"
+ECHOES, FLOWS, PORT = 20, 16, 9
+RULES, WORK_CPU, FLOOD_CPU = 4000, 1, 2
+PATIENCE_S, LOOK_S = 30.0, 0.2
+LACP = "mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4 miimon 100"
+BACKUP = "mode active-backup miimon 100"
+NOBODY = "00:00:00:00:00:00"
+
+
+def tool(line: str, told: str = "") -> str:
+    argv = line.split()
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, input=told)
+    return done.stdout
+
+
+def far(line: str) -> str:
+    return tool(f"ip netns exec {FAR} {line}")
+
+
+@contextmanager
+def bonds(mode: str) -> Iterator[None]:
+    tool(f"ip netns add {FAR}")
+    try:
+        for member, peer in zip(MEMBERS, PEERS, strict=True):
+            tool(f"ip link add {member} type veth peer name {peer} netns {FAR}")
+            # Gives it NAPIs, which it uses for what comes from a device without TSO.
+            tool(f"ethtool -K {member} gro on")
+            far(f"ethtool -K {peer} tso off")
+            load(member)
+        for run, bond, members, address in (
+            (tool, BOND, MEMBERS, NEAR_IP),
+            (far, BOND_FAR, PEERS, FAR_IP),
+        ):
+            run(f"ip link add {bond} type bond {mode}")
+            for member in members:
+                run(f"ip link set {member} master {bond}")
+                run(f"ip link set {member} up")
+            run(f"ip address add {address}/24 dev {bond}")
+            run(f"ip link set {bond} up")
+        for member in MEMBERS:
+            thread(member)
+        yield
+    finally:
+        tool(f"ip netns delete {FAR}")
+        tool(f"ip link delete {BOND}")
+
+
+def load(member: str) -> None:
+    """Rules that no packet matches and each IPv4 packet is compared with."""
+    rule = f"filter add dev {member} ingress protocol ip prio 1 u32 match ip src 203.0.{{}}.{{}}"
+    lines = [f"qdisc add dev {member} clsact"]
+    lines += [f"{rule.format(*divmod(number, 256))} action drop" for number in range(RULES)]
+    tool("tc -batch -", "\n".join([*lines, ""]))
+
+
+def thread(member: str) -> None:
+    folder = Path(f"/sys/class/net/{member}")
+    (folder / "rx_threads").write_text("1")
+    os.sched_setaffinity(int((folder / "rx_thread/0/pid").read_text()), {WORK_CPU})
+
+
+def counts(name: str) -> list[int]:
+    return [int(Path(f"/sys/class/net/{m}/rx_thread/0/{name}").read_text()) for m in MEMBERS]
+
+
+def answered() -> int:
+    # The first one may have to wait for the links.
+    subprocess.run(f"ping -q -c 1 -w 30 {FAR_IP}".split(), capture_output=True, check=False)
+    ping = f"ping -q -c {ECHOES} -i 0.05 -W 10 {FAR_IP}".split()
+    shown = subprocess.run(ping, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+) received", shown)
+    return int(found[1]) if found else 0
+
+
+def aggregate() -> tuple[int, str, int]:
+    """(ports, address of the partner, failures of links) of this side."""
+    told = Path(f"/proc/net/bonding/{BOND}").read_text()
+    ports = re.search(r"Number of ports: (\d+)", told)
+    partner = re.search(r"Partner Mac Address: (\S+)", told)
+    failures = sum(map(int, re.findall(r"Link Failure Count: (\d+)", told)))
+    return int(ports[1]) if ports else 0, partner[1] if partner else NOBODY, failures
+
+
+def agreed() -> tuple[int, str, int]:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        ports, partner, failures = aggregate()
+        if ports == len(MEMBERS) and partner != NOBODY:
+            break
+        time.sleep(LOOK_S)
+    return ports, partner, failures
+
+
+def flood() -> None:
+    """From the other side, as fast as it goes, in as many flows as fill both members."""
+    os.sched_setaffinity(0, {FLOOD_CPU})
+    with links.inside(FAR):
+        senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(FLOWS)]
+    for number, sender in enumerate(senders):
+        sender.connect((NEAR_IP, PORT + number))
+    while True:
+        for sender in senders:
+            try:
+                sender.send(b"\0" * 32)
+            except OSError:
+                continue  # refused, as nobody listens, or no room
+
+
+def lacp(seconds: float) -> dict[str, object]:
+    with bonds(LACP):
+        first = agreed()
+        came = answered()
+        sender = mp.Process(target=flood, daemon=True)
+        sender.start()
+        end, rows = time.monotonic() + seconds, []
+        while time.monotonic() < end:
+            rows.append(aggregate())
+            time.sleep(LOOK_S)
+        sender.kill()
+        return {
+            "answered": came,
+            "ports": min(row[0] for row in rows),
+            "partner": {row[1] for row in rows} == {first[1]} and first[1] != NOBODY,
+            "failures": rows[-1][2] - first[2],
+            "packets": counts("packets"),
+            "dropped": counts("dropped"),
+        }
+
+
+def backup() -> dict[str, object]:
+    with bonds(BACKUP):
+        came = [answered()]
+        active = Path(f"/sys/class/net/{BOND}/bonding/active_slave").read_text().strip()
+        first = counts("packets")
+        far(f"ip link set {PEERS[MEMBERS.index(active)]} down")
+        came.append(answered())
+        second = counts("packets")
+        other = Path(f"/sys/class/net/{BOND}/bonding/active_slave").read_text().strip()
+        grown = [now - then for now, then in zip(second, first, strict=True)]
+        return {
+            "answered": min(came),
+            "first": first[MEMBERS.index(active)],
+            "other": other if other != active else "",
+            "packets": grown[MEMBERS.index(other)],
+        }
+
+
+def main() -> int:
+    seen = {"echoes": ECHOES, "802.3ad": lacp(float(sys.argv[1])), "active-backup": backup()}
+    json.dump(seen, sys.stdout, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
