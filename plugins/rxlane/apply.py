@@ -146,7 +146,7 @@ def foresee(
     """Return what apply() would write on this host now, with the originals that it would put back.
 
     journal: of an earlier apply in this boot. What channels and rings that go back call for is
-    known only then, and left out.
+    known only then, and left out. Raises what apply() would with nothing written.
     """
     journal = journal and found_again(kernel, journal, before.links)
     refused = stages.refused_before(journal, before, policy)
@@ -187,18 +187,30 @@ def _plan(
         whole = carry(journal, due, view, scope, {*refused, *staying})
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
         plan = replace(plan, skips=(*plan.skips, *skips))
-    classes.check(view, _returns(plan, whole))
-    _check_returning(before, policy, back, _returns(plan, whole))
+    returns = _returns(plan, whole)
+    classes.check(view, returns)
+    _check_returning(before, policy, back, journal, returns)
     return plan, whole, folders
 
 
 def _check_returning(
-    before: Snapshot, policy: Policy, back: Mapping[Target, Value], returns: Iterable[Change]
+    before: Snapshot,
+    policy: Policy,
+    back: Mapping[Target, Value],
+    journal: Journal | None,
+    returns: Iterable[Change],
 ) -> None:
-    """Raise what decide() will of the queues that there are once channels have gone back."""
+    """Raise what decide() will of what the policy asks for the queues that are there once channels
+    have gone back.
+
+    Of what others did to these queues before they went is nothing known here. Channels that a
+    driver refused to change are not expected back.
+    """
+    left = () if journal is None else journal.left
+    stay = {Target(s.device, s.queue, s.item) for s in left if s.kind == "unsupported"}
     counts: dict[str, dict[str, int]] = {}
     for change in returns:
-        if change.target.item in CHANNEL_ITEMS:
+        if change.target.item in CHANNEL_ITEMS and change.target not in stay:
             counts.setdefault(change.target.device, {})[change.target.item] = int(change.after)
     if counts:
         decide(hardware.foresee(before, counts), policy, returning=back, compared=True)

@@ -201,6 +201,18 @@ def test_what_is_refused_of_returning_queues_is_refused_at_once(pairs: bool) -> 
     assert sim.log == [] and sim.links["eth0"].count("rx") == 1
 
 
+def test_queues_that_a_driver_keeps_away_refuse_nothing() -> None:
+    """It does not let its channels go back: what is asked is asked of the queues that there are."""
+    start = host(tuned(simhost.link(queues=4)), topology=simhost.topology(3))
+    sim, store = SimHost(start), MemoryStore()
+    apply(sim, store, asked(channels=1, threaded="on"))
+    sim.lacking = {"channels-combined"}
+    apply(sim, store, asked(threaded="on"))
+    wanted = asked(threaded="busy-poll")
+    assert apply(sim, store, wanted).written == 1
+    assert apply(sim, store, wanted).written == 0
+
+
 def test_a_value_that_another_set_meanwhile_is_the_wanted_one() -> None:
     sim, store = SimHost(host()), MemoryStore()
     apply(sim, store, asked(rps="0-3"))

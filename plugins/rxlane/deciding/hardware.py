@@ -87,10 +87,11 @@ def _shortage(section: Section, link: Link) -> str | None:
 def foresee(snapshot: Snapshot, wanted: Counts) -> Snapshot:
     """Return the host as it will be with these channels; the same object when nothing changes."""
     fate: dict[str, Link] = {}
+    first = _unused(snapshot) if wanted else UNBORN
     for name, own in wanted.items():
         link = snapshot.link(name)
         if link is not None and any(read_device(link, i) != n for i, n in own.items()):
-            fate[name] = _resized(link, own, UNBORN - 1000 * len(fate))
+            fate[name] = _resized(link, own, first - 1000 * len(fate))
     if not fate:
         return snapshot
     links = tuple(fate.get(link.name, link) for link in snapshot.links)
@@ -98,6 +99,13 @@ def foresee(snapshot: Snapshot, wanted: Counts) -> Snapshot:
     unborn = [irq for link in fate.values() for irq in _unborn_irqs(link, known)]
     irqs = (*snapshot.irqs, *sorted(unborn, key=lambda irq: irq.number))
     return replace(snapshot, links=links, irqs=irqs)
+
+
+def _unused(snapshot: Snapshot) -> int:
+    """Return where numbers of unborn NAPIs and interrupts begin: this host may be foreseen."""
+    irqs = (irq.number for irq in snapshot.irqs)
+    napis = (napi.napi_id for link in snapshot.links for napi in link.napis)
+    return min(0, *irqs, *napis) - 1
 
 
 def _unborn_irqs(link: Link, known: Mapping[int, Irq]) -> Iterator[Irq]:
