@@ -26,5 +26,6 @@ def test_links_go_with_their_threads(base: str) -> None:
     print(json.dumps(seen, indent=1))
     for way, found in seen.items():
         assert found["threads"] == QUEUES and found["packets"] >= PACKETS, way
+        assert found["sending"] and found["looks"] >= ROUNDS, way
         assert found["deleted"] < PROMPT_S and found["bystander"] < PROMPT_S, way
         assert found["left"] == [], way

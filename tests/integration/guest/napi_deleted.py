@@ -4,23 +4,27 @@
 
 Runs in the guest as root, beside stress.py and what that needs: ``napi_deleted.py ROUNDS``. In each
 round and way a pair of veths is made, the NAPIs of one get threads, the other one sends frames
-without end, and the first is deleted. Of each way: ``packets``, the fewest that had arrived by
-then; ``threads``, the fewest that there were; ``deleted``, the longest deletion in seconds;
-``bystander``, the longest that another process waited for a flag of another interface, which takes
-RTNL; ``left``, threads that were there afterwards.
+without end, and the first is deleted. Of each way: ``packets``, the fewest that a NAPI had polled
+by then; ``threads``, the fewest that there were; ``sending``, whether frames were sent until the
+deletion each time; ``deleted``, the longest deletion in seconds; ``bystander``, the longest that
+another process waited for a flag of another interface, which takes RTNL, and ``looks``, how often
+it asked for one; ``left``, threads that were there afterwards.
 """
 
+import errno
+import itertools
 import json
 import multiprocessing as mp
 import os
+import re
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
-from pathlib import Path
 
 import links  # type: ignore[import-not-found]
 from napi_contract import A_ID, A_THREADED, Netdev, attr, napi_ids, u32  # type: ignore[import-not-found]
@@ -32,8 +36,9 @@ PACKETS = 500
 ON, BUSY = 1, 2
 # Mode, and the priority of its real-time threads, which are all on the last CPU; 0: ordinary ones.
 WAYS = {"on": (ON, 0), "busy-poll": (BUSY, 0), "on, FIFO": (ON, 40), "busy-poll, FIFO": (BUSY, 40)}
-# To everybody, from nobody in particular, of a type for experiments.
-FRAME = b"\xff" * 6 + b"\x02" + b"\0" * 5 + b"\x88\xb5" + b"\0" * 50
+# UDP to everybody, from as many ports as fill both queues; no checksums, so it goes no further.
+FLOWS = 16
+POLLED = re.compile(r"rx_queue_\d+_xdp_packets")  # of each NAPI of a veth, XDP or not
 # How long packets and threads are waited for, in seconds.
 PATIENCE_S = 60.0
 
@@ -42,7 +47,9 @@ def make() -> None:
     queues = f"numtxqueues {QUEUES} numrxqueues {QUEUES}"
     for line in (
         f"ip link add {DOOMED} {queues} type veth peer name {PEER} {queues}",
+        # Gives it NAPIs, which it uses for what comes from a device without TSO.
         f"ethtool -K {DOOMED} gro on",
+        f"ethtool -K {PEER} tso off",
         f"ip link set {PEER} up",
         f"ip link set {DOOMED} up",
     ):
@@ -63,45 +70,60 @@ def thread(mode: int, priority: int) -> int:
     return len(found)
 
 
+def frame(flow: int) -> bytes:
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 46, 0, 0, 64, socket.IPPROTO_UDP, 0,
+                     socket.inet_aton("192.0.2.1"), socket.inet_aton("192.0.2.2"))  # fmt: skip
+    udp = struct.pack("!HHHH", 1024 + flow, 9, 26, 0)
+    return b"\xff" * 6 + b"\x02" + b"\0" * 5 + b"\x08\x00" + ip + udp + b"\0" * 18
+
+
 def flood() -> None:
-    """Ends when its interface does."""
+    """Ends when its interface does; a full ring is no reason to."""
+    frames = [frame(flow) for flow in range(FLOWS)]
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
         sender.bind((PEER, 0))
-        while True:
+        for one in itertools.cycle(frames):
             try:
-                sender.send(FRAME)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return
+                sender.send(one)
+            except OSError as error:
+                if error.errno not in (errno.ENOBUFS, errno.EAGAIN):
+                    return
+
+
+def polled() -> int:
+    """Packets of the NAPI that has polled the fewest."""
+    names, values = links.statistic_names(DOOMED), links.statistics(DOOMED)
+    pairs = zip(names, values, strict=True)
+    return min((value for name, value in pairs if POLLED.fullmatch(name)), default=0)
 
 
 def arrived() -> int:
-    """Packets that the doomed one has received, once they are many enough."""
-    counter = Path(f"/sys/class/net/{DOOMED}/statistics/rx_packets")
+    """The same once they are many enough."""
     end = time.monotonic() + PATIENCE_S
-    while (count := int(counter.read_text())) < PACKETS and time.monotonic() < end:
+    while (count := polled()) < PACKETS and time.monotonic() < end:
         time.sleep(0.01)
     return count
 
 
-def stand_by(longest: "Synchronized[float]") -> None:
+def stand_by(longest: "Synchronized[float]", looks: "Synchronized[int]") -> None:
     while True:
         began = time.monotonic()
         links.set_up("lo", True)
         longest.value = max(longest.value, time.monotonic() - began)
+        looks.value += 1
         time.sleep(0.01)
 
 
 @contextmanager
-def bystander() -> Iterator["Synchronized[float]"]:
-    longest = mp.Value("d", 0.0)
-    other = mp.Process(target=stand_by, args=(longest,), daemon=True)
+def bystander() -> Iterator[tuple["Synchronized[float]", "Synchronized[int]"]]:
+    told = mp.Value("d", 0.0), mp.Value("i", 0)
+    other = mp.Process(target=stand_by, args=told, daemon=True)
     other.start()
     try:
-        yield longest
+        yield told
     finally:
         other.kill()
+        other.join()
 
 
 def left() -> list[str]:
@@ -113,29 +135,31 @@ def left() -> list[str]:
     return found
 
 
-def once(mode: int, priority: int) -> tuple[int, int, float, list[str]]:
+def once(mode: int, priority: int) -> tuple[int, int, bool, float, list[str]]:
     make()
     threads = thread(mode, priority)
     sender = mp.Process(target=flood, daemon=True)
     sender.start()
-    packets = arrived()
+    packets, sending = arrived(), sender.is_alive()
     began = time.monotonic()
     subprocess.run(["ip", "link", "delete", DOOMED], check=True)
     took = time.monotonic() - began
     sender.join(PATIENCE_S)
-    return packets, threads, took, left()
+    return packets, threads, sending, took, left()
 
 
 def rounds(count: int, mode: int, priority: int) -> dict[str, object]:
-    with bystander() as longest:
+    with bystander() as (longest, looks):
         rows = [once(mode, priority) for _ in range(count)]
-        waited = longest.value
-    packets, threads, took, names = zip(*rows, strict=True)
+        waited, asked = longest.value, looks.value
+    packets, threads, sending, took, names = zip(*rows, strict=True)
     return {
         "packets": min(packets),
         "threads": min(threads),
+        "sending": all(sending),
         "deleted": round(max(took), 3),
         "bystander": round(waited, 3),
+        "looks": asked,
         "left": [name for found in names for name in found],
     }
 
