@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make check-debug`: NAPIs switched 10,000 times to each mode under flood, amid everything else.
 
-guest/napi_stress.py does it and says what counts. On our 6.12, with everything that finds faults
+guest/napi_stress.py does it and says what counts. On our kernels, with everything that finds faults
 in a kernel, nothing may get stuck, no queue fall quiet and no splat come; stock 7.2 gets stuck, and
-so does, or worse, our kernel without any one of what mainline had to mend (undone.py).
+so does, or worse, our 6.12 without any one of what mainline had to mend (undone.py).
 """
 
 import pytest
@@ -18,8 +18,9 @@ from lab.vm import Guest, Splat
 pytestmark = pytest.mark.long
 
 SCRIPT = "napi_stress.py"
-# Of our 6.12: 10,000 toggles to each mode and 500 acts of each disturber, in parts, each of which
-# ends within an hour. Of our 7.2, which has little of this that is not upstream's, one part.
+# Of our 6.12: 10,000 toggles to each mode and 500 acts of each disturber, in four parts, each in a
+# guest of its own, that nobody may have to wait for hours for. Of our 7.2, which has little of this
+# that is not upstream's, one part.
 PARTS = [*(("6.12", part) for part in range(1, 5)), ("7.2", 1)]
 TOGGLES, DISTURBANCES = 2500, 125
 DISTURBERS = ("link", "channels", "bind", "namespace", "hotplug")

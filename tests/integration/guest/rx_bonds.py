@@ -7,9 +7,10 @@ veths in two network namespaces face each other; the members on this side have a
 on WORK_CPU, and rules of tc that make packets dear. ``answered`` of ECHOES requests are;
 ``packets`` and ``dropped`` are those of each member's thread.
 
-- ``802.3ad``: LACP with its fast rate, beside a flood of SECONDS. ``ports`` are the fewest that the
-  aggregate had meanwhile, ``partner`` whether its partner was always the same, and ``failures`` how
-  often a member was lost.
+- ``802.3ad``: LACP with its fast rate, beside a flood of SECONDS that begins after the requests.
+  ``ports`` are the fewest that the aggregate had meanwhile, ``partner`` whether its partner was
+  always the same, ``failures`` how often a member was lost, and ``later`` what was dropped in the
+  second half.
 - ``active-backup``: the active member loses its link, the other one takes over.
 """
 
@@ -72,8 +73,9 @@ def bonds(mode: str) -> Iterator[None]:
             thread(member)
         yield
     finally:
+        for link in (*MEMBERS, BOND):  # the other side's go with these
+            subprocess.run(f"ip link delete {link}".split(), check=False)
         tool(f"ip netns delete {FAR}")
-        tool(f"ip link delete {BOND}")
 
 
 def load(member: str) -> None:
@@ -143,18 +145,23 @@ def lacp(seconds: float) -> dict[str, object]:
         came = answered()
         sender = mp.Process(target=flood, daemon=True)
         sender.start()
-        end, rows = time.monotonic() + seconds, []
+        end, rows, drops = time.monotonic() + seconds, [], [counts("dropped")]
         while time.monotonic() < end:
             rows.append(aggregate())
+            drops.append(counts("dropped"))
             time.sleep(LOOK_S)
+        # Seen at the end as in the middle: the flood lasted.
+        later = [now - then for now, then in zip(drops[-1], drops[len(drops) // 2], strict=True)]
         sender.kill()
+        sender.join()
         return {
             "answered": came,
             "ports": min(row[0] for row in rows),
             "partner": {row[1] for row in rows} == {first[1]} and first[1] != NOBODY,
             "failures": rows[-1][2] - first[2],
             "packets": counts("packets"),
-            "dropped": counts("dropped"),
+            "dropped": drops[-1],
+            "later": later,
         }
 
 
