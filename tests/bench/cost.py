@@ -165,15 +165,17 @@ class Ours:
     state: Path
 
     def apply(self, *options: str) -> list[str]:
-        words = [f"--option={option}" for option in options or OPTIONS]
-        return [*self._rxlane("apply"), *words, *self.space.names()]
+        return self._laid_out("apply", options or OPTIONS)
 
     def watch(self) -> list[str]:
-        words = [f"--option={option}" for option in OPTIONS]
-        return [*self._rxlane("watch"), *words, *self.space.names()]
+        return self._laid_out("watch", OPTIONS)
 
     def undo(self) -> list[str]:
         return self._rxlane("rollback")
+
+    def _laid_out(self, verb: str, options: Sequence[str]) -> list[str]:
+        words = [f"--option={option}" for option in options]
+        return [*self._rxlane(verb), *words, *self.space.names()]
 
     def _rxlane(self, verb: str) -> list[str]:
         return [sys.executable, "-m", "rxlane", verb, "--state", str(self.state)]

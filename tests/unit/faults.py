@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What goes wrong at each single write of an apply, and that nothing is left of it."""
+"""What goes wrong at each single write of an apply, and that nothing is left of it, or of one that
+goes well.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 
 from rxlane.apply import apply
 from rxlane.applying.rollback import rollback
+from rxlane.decide import decide
 from rxlane.errors import RxlaneError
 from rxlane.model import Snapshot
 from rxlane.sections import Policy
@@ -41,3 +44,17 @@ def all_comes_back(
             rollback(sim, store)
         assert simhost.restored(sim, before), number
         assert store.text is None
+
+
+def all_stays_and_comes_back(sim: SimHost, policy: Policy) -> list[str]:
+    """Applied twice and rolled back: the second apply finds nothing to plan and writes nothing, and
+    every setting is as before. Returns what the first wrote.
+    """
+    store, before = MemoryStore(), simhost.settings(sim)
+    apply(sim, store, policy)
+    log, count = list(sim.log), sim.writes
+    assert decide(sim.observe(), policy).changes == ()
+    assert apply(sim, store, policy).written == 0 and sim.writes == count
+    rollback(sim, store)
+    assert simhost.settings(sim) == before and store.text is None
+    return log

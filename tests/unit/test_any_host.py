@@ -25,6 +25,7 @@ from rxlane.sections import Policy
 from rxlane.settings import View
 from unit import simhost
 from unit.anyhost import ODD, alone, dangerous_hosts, hosts, odd_hosts, policies
+from unit.faults import all_stays_and_comes_back
 from unit.simhost import MemoryStore, SimHost
 
 
@@ -350,15 +351,9 @@ def test_revert_names_every_original(host: Snapshot, policy: Policy) -> None:
 
 def applied_twice_and_back(host: Snapshot, policy: Policy) -> None:
     """The second apply writes nothing, and the rollback restores every setting."""
-    sim, store = SimHost(host), MemoryStore()
+    sim = SimHost(host)
     planned(sim.observe(), policy)
-    before = simhost.settings(sim)
-    apply(sim, store, policy)
-    count = sim.writes
-    assert decide(sim.observe(), policy).changes == ()
-    assert apply(sim, store, policy).written == 0 and sim.writes == count
-    rollback(sim, store)
-    assert simhost.settings(sim) == before and store.text is None
+    all_stays_and_comes_back(sim, policy)
 
 
 @settings(max_examples=100, deadline=None)
