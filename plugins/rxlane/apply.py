@@ -15,7 +15,7 @@ from rxlane.applying import stages
 from rxlane.applying.present import found_again, load_current
 from rxlane.applying.writing import missing, put_back, read_back, write
 from rxlane.decide import decide
-from rxlane.deciding import classes, cutting, hardware
+from rxlane.deciding import classes, cutting
 from rxlane.errors import Kind, RxlaneError, counted
 from rxlane.host import places
 from rxlane.host.places import Folder
@@ -23,7 +23,6 @@ from rxlane.items import (
     CHANNEL_ITEMS,
     CHEAP_ITEMS,
     IRQ_ITEMS,
-    RESET_ITEMS,
     THREAD_ITEMS,
     VHOST_CPUS,
     Value,
@@ -38,7 +37,6 @@ from rxlane.revert import (
     carry,
     indexes_by_name,
     names_by_index,
-    originals,
     renamed,
     threads_of,
 )
@@ -145,21 +143,14 @@ def foresee(
 ) -> Plan:
     """Return what apply() would write on this host now, with the originals that it would put back.
 
-    journal: of an earlier apply in this boot. What channels and rings that go back call for is
-    known only then, and left out. Raises what apply() would with nothing written.
+    journal: of an earlier apply in this boot. What a reset takes is known only after it, and left
+    out. Raises what apply() would with nothing written.
     """
     journal = journal and found_again(kernel, journal, before.links)
     refused = stages.refused_before(journal, before, policy)
     before = stages.without_tunables(before, refused)
     plan, whole, _ = _plan(View.of(before), policy, None, refused, journal, scope)
-    plan = _without(plan, refused)
-    resets = sorted(
-        {c.target.device for c in _returns(plan, whole) if c.target.item in RESET_ITEMS}
-    )
-    later = f"{', '.join(resets)}: what the queues get that are there then is planned after that"
-    return replace(
-        plan, changes=whole.changes, warnings=(*plan.warnings, *([later] if resets else ()))
-    )
+    return replace(_without(plan, refused), changes=whole.changes)
 
 
 def _plan(
@@ -174,7 +165,7 @@ def _plan(
     what then is as wanted stands, if somebody chooses: who does keeps it.
     """
     before = view.snapshot
-    back = originals(journal, view, scope, stages.asked(before, policy))
+    back = stages.coming_back(journal, view, scope, policy)
     plan = decide(before, policy, view, back)
     folders: Mapping[str, Folder] = {}
     if choose is not None:
@@ -187,33 +178,8 @@ def _plan(
         whole = carry(journal, due, view, scope, {*refused, *staying})
         skips = (Skip(*target, "left-alone", why) for target, why in staying.items())
         plan = replace(plan, skips=(*plan.skips, *skips))
-    returns = _returns(plan, whole)
-    classes.check(view, returns)
-    _check_returning(before, policy, back, journal, returns)
+    classes.check(view, _returns(plan, whole))
     return plan, whole, folders
-
-
-def _check_returning(
-    before: Snapshot,
-    policy: Policy,
-    back: Mapping[Target, Value],
-    journal: Journal | None,
-    returns: Iterable[Change],
-) -> None:
-    """Raise what decide() will of what the policy asks for the queues that are there once channels
-    have gone back.
-
-    Of what others did to these queues before they went is nothing known here. Channels that a
-    driver refused to change are not expected back.
-    """
-    left = () if journal is None else journal.left
-    stay = {Target(s.device, s.queue, s.item) for s in left if s.kind == "unsupported"}
-    counts: dict[str, dict[str, int]] = {}
-    for change in returns:
-        if change.target.item in CHANNEL_ITEMS and change.target not in stay:
-            counts.setdefault(change.target.device, {})[change.target.item] = int(change.after)
-    if counts:
-        decide(hardware.foresee(before, counts), policy, returning=back, compared=True)
 
 
 def _without_late_channels(
@@ -237,8 +203,10 @@ def _without_late_channels(
         for c in (*plan.changes, *plan.holds)
         if c.target.item in CHANNEL_ITEMS and c.target.device in late
     ]
-    present = stages.without_tunables(before, [c.target for c in own])
-    again = decide(present, policy, View.of(present), back)
+    stay = {c.target for c in own}
+    present = stages.without_tunables(before, stay)
+    left = {target: value for target, value in back.items() if target not in stay}
+    again = decide(present, policy, View.of(present), left)
     told = (s for s in again.skips if s.device not in late or s.item != "channels")
     return replace(again, holds=(*again.holds, *own), skips=tuple(told))
 

@@ -61,7 +61,8 @@ def decide(
     present = View.of(snapshot) if view is None else view
     policy = niceness.chosen(policy, snapshot)
     devices = assigned(snapshot, policy.sections)
-    future = hardware.foresee(snapshot, hardware.counts(devices))
+    wanted = {**hardware.returning(returning), **hardware.counts(devices)}
+    future = hardware.foresee(snapshot, wanted)
     planned = present if future is snapshot else View.of(future)
     coming = {**returning, **modes.of_whole_devices(future, policy)}
     others = neighbours.find(planned, neighbours.of_plan(future, policy), coming)

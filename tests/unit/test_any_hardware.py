@@ -12,15 +12,16 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from rxlane import cpulist
-from rxlane.apply import apply
+from rxlane.apply import apply, foresee
 from rxlane.applying.rollback import rollback
 from rxlane.decide import decide
 from rxlane.errors import Kind, RxlaneError
 from rxlane.items import CHANNEL_ITEMS, COALESCE_ITEMS, RESET_ITEMS
 from rxlane.model import Link, Snapshot
-from rxlane.plan import LINK_RESET, WHOLE, Plan, disruption
+from rxlane.plan import LINK_RESET, WHOLE, Change, Plan, disruption
 from rxlane.policy import Given, parse
 from rxlane.sections import Policy
+from rxlane.settings import View
 from unit import simhost
 from unit.anyhost import IRQ, NAPI, flows, hosts, some
 from unit.faults import all_stays_and_comes_back
@@ -204,11 +205,25 @@ def test_hardware_applied_twice_and_back(host: Snapshot, policy: Policy) -> None
     assert permitted(policy) or reset(host, log).isdisjoint(host.sessions)
 
 
+def foreseen(sim: SimHost, store: MemoryStore, policy: Policy) -> Plan | str:
+    """What would be written, or why it is refused."""
+    try:
+        return foresee(sim, store.load(), sim.observe(), policy, None)
+    except RxlaneError as error:
+        return str(error)
+
+
+def astray(plan: Plan, now: Snapshot) -> list[Change]:
+    """What is there and not as the plan has it."""
+    view = View.of(now)
+    return [c for c in plan.changes if view.read(c.target) not in (None, c.after)]
+
+
 @settings(max_examples=150, deadline=None)
 @given(equipped(), demands(), demands(hardware=False))
 def test_a_policy_without_hardware_after_it(host: Snapshot, first: Policy, then: Policy) -> None:
     """What goes back because nobody asks for it any more resets nobody's link either. What is
-    refused is refused for the queues that there are, or that come back.
+    refused is refused for the queues that there will be, and what is shown is what comes.
     """
     sim, store = SimHost(host), MemoryStore()
     before = simhost.settings(sim)
@@ -217,12 +232,16 @@ def test_a_policy_without_hardware_after_it(host: Snapshot, first: Policy, then:
     except RxlaneError:
         assume(False)
     present, done, sim.log = sim.observe(), sim.writes, []
+    shown = foreseen(sim, store, then)
     try:
         apply(sim, store, then)
     except RxlaneError as error:
-        assert error.kind.refused and sim.writes == done
+        assert error.kind.refused and sim.writes == done and shown == str(error)
         assert refuses(present, then) or refuses(host, then)
         event("refused")
+    else:
+        assert isinstance(shown, Plan)
+        assert astray(shown, sim.observe()) == []
     at_risk = {link.name for link in host.links} if host.hidden_logins else {*host.sessions}
     assert permitted(then) or reset(host, sim.log).isdisjoint(at_risk)
     rollback(sim, store)

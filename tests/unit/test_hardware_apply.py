@@ -11,7 +11,8 @@ from rxlane.apply import apply, foresee
 from rxlane.applying.rollback import rollback
 from rxlane.errors import RxlaneError
 from rxlane.model import Capabilities
-from rxlane.plan import WHOLE
+from rxlane.plan import WHOLE, Target
+from rxlane.settings import View
 from rxlane.verify import verify, verify_journal
 from unit import simhost
 from unit.asking import asked
@@ -199,6 +200,32 @@ def test_what_is_refused_of_returning_queues_is_refused_at_once(pairs: bool) -> 
         with pytest.raises(RxlaneError, match="4 busy-polling threads for 3 CPUs"):
             attempt()
     assert sim.log == [] and sim.links["eth0"].count("rx") == 1
+
+
+def test_queues_that_will_go_refuse_nothing() -> None:
+    """They go with the channels that nobody asks for any more."""
+    sim = SimHost(host(tuned(simhost.link(queues=2)), topology=simhost.topology(3)))
+    store, before = MemoryStore(), simhost.settings(sim)
+    apply(sim, store, asked(channels=4, threaded="on"))
+    assert sim.links["eth0"].count("rx") == 4
+    wanted = asked(threaded="busy-poll")
+    seen = {c.target for c in foresee(sim, store.load(), sim.observe(), wanted, None).changes}
+    apply(sim, store, wanted)
+    assert [napi.threaded for napi in sim.links["eth0"].napis] == [2, 2]
+    assert {Target("eth0", queue, "threaded") for queue in range(2)} <= seen
+    rollback(sim, store)
+    assert simhost.settings(sim) == before
+
+
+def test_a_plan_shows_what_returning_queues_get() -> None:
+    sim, store = SimHost(host(tuned(simhost.link(queues=4)))), MemoryStore()
+    apply(sim, store, asked(channels=1, threaded="on"))
+    wanted = asked(threaded="busy-poll", thread_cpus="1-4")
+    shown = foresee(sim, store.load(), sim.observe(), wanted, None).changes
+    apply(sim, store, wanted)
+    view = View.of(sim.observe())
+    assert {c.target.queue for c in shown if c.target.item == "threaded"} == {0, 1, 2, 3}
+    assert all(view.read(c.target) == c.after for c in shown)
 
 
 def test_queues_that_a_driver_keeps_away_refuse_nothing() -> None:

@@ -8,9 +8,10 @@ observed again, and the rest is planned for what is there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
+from rxlane.deciding import cutting
 from rxlane.deciding.draft import assigned
 from rxlane.deciding.hardware import totals
 from rxlane.items import (
@@ -32,7 +33,7 @@ from rxlane.items import (
 )
 from rxlane.model import Link, Snapshot
 from rxlane.plan import WHOLE, Change, Journal, Plan, Target
-from rxlane.revert import Carried
+from rxlane.revert import Carried, originals
 from rxlane.sections import Policy
 from rxlane.settings import View
 
@@ -115,6 +116,27 @@ def asked(snapshot: Snapshot, policy: Policy) -> frozenset[Target]:
         items.update(CHANNEL_ITEMS if section.channels is not None else ())
         found.update(Target(link.name, WHOLE, item) for item in items)
     return frozenset(found)
+
+
+def coming_back(
+    journal: Journal | None, view: View, scope: Container[str] | None, policy: Policy
+) -> dict[Target, Value]:
+    """Return what goes back to where the policy does not want it; see originals().
+
+    Channels that will stay as they are are not among it: their driver refused to change them, or
+    does not tell them now, or that could cut off a login.
+    """
+    back = originals(journal, view, scope, asked(view.snapshot, policy))
+    left = () if journal is None else journal.left
+    refused = {Target(s.device, s.queue, s.item) for s in left if s.kind == "unsupported"}
+
+    def stays(target: Target) -> bool:
+        if target.item not in CHANNEL_ITEMS:
+            return False
+        risk = cutting.at_risk(view, policy, target.device, target.item)
+        return target in refused or view.read(target) is None or risk is not None
+
+    return {target: value for target, value in back.items() if not stays(target)}
 
 
 def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapshot:

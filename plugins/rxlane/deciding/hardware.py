@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The part of decide() about channels, rings and coalescing: what a device's driver keeps. Pure.
 
-The number of channels decides which queues there are, so it comes first: counts() says what each
-device will have, foresee() what the host looks like then, and everything else is planned for that.
+The number of channels decides which queues there are, so it comes first: counts() and returning()
+say what each device will have, foresee() what the host looks like then, and everything else is
+planned for that.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ def counts(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
     for section, link in devices:
         if section.channels is not None and link.up and _shortage(section, link) is None:
             found[link.name] = _wanted(section, link)
+    return found
+
+
+def returning(values: Mapping[Target, Value]) -> dict[str, dict[str, int]]:
+    """Return the channels of each device that are among what goes back to these values."""
+    found: dict[str, dict[str, int]] = {}
+    for target, value in values.items():
+        if target.item in CHANNEL_ITEMS:
+            found.setdefault(target.device, {})[target.item] = int(value)
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rxlane.apply import Applied, apply
 from rxlane.applying.present import of_this_boot
 from rxlane.applying.rollback import rollback
-from rxlane.applying.stages import asked, reads, without_tunables
+from rxlane.applying.stages import coming_back, reads, without_tunables
 from rxlane.converge import Choose
 from rxlane.decide import decide
 from rxlane.errors import RxlaneError, with_notes
@@ -39,7 +39,6 @@ from rxlane.keeping import claims, confirm
 from rxlane.kernel import Kernel, Linux
 from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
-from rxlane.revert import originals
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.sysfs import Sysfs
@@ -218,7 +217,7 @@ class Adapter:
             snapshot = without_tunables(kernel.observe(None, reads(policy, ())), self._unmovable)
             view, others = View.of(snapshot), claims.Others(self.store, kernel)
             # As apply() does: what auto gives may start from an original.
-            back = originals(journal, view, others, asked(snapshot, policy))
+            back = coming_back(journal, view, others, policy)
             plan = decide(snapshot, policy, view, back, compared=True)
         except (RxlaneError, OSError) as error:
             return _failure(error)
