@@ -191,7 +191,7 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
         threaded.extend(modes.plan(draft, section, link))
     chosen = placement.place(draft, placer, threaded, others)
     interrupts = assigned(snapshot, policy.irq)
-    bound = _bound(draft, threaded)
+    bound = _bound(draft)
     layout.place(draft, placer, interrupts, bound, (*chosen, *others))
     handlers, present = irqthreads.plan(draft, placer, interrupts)
     irqthreads.warn(draft, threaded)
@@ -218,20 +218,19 @@ def _lay_out(draft: Draft, placer: Placer, policy: Policy, others: tuple[Chosen,
     housekeeping.keep(draft, policy.irq, busy, polled)
 
 
-def _bound(draft: Draft, threaded: list[Wanted]) -> dict[tuple[str, int], int]:
+def _bound(draft: Draft) -> dict[tuple[str, int], int]:
     """Return the CPU of each lane whose thread will be bound to one.
 
-    A thread that is there and that this plan does not bind counts with the CPUs it has. Queues that
-    share a NAPI share its thread, which is planned at the first of them.
+    A thread that is there and that this plan does not bind counts with the CPUs it has, or goes
+    back to. Queues that share a NAPI share its thread, which is planned at the first of them.
     """
     online = draft.view.snapshot.topology.online
-    coming = {(w.link.name, w.lane.queue.index): w.mode for w in threaded}
     found = {}
     for key, lane in draft.view.lanes.items():
-        first = key if lane.shared_with is None else (key[0], lane.shared_with)
-        if coming.get(first, lane.mode) in (None, "off"):
+        if draft.mode(lane) in (None, "off"):
             continue
-        cpus = draft.wanted(Target(*first, CPUS))
+        first = key if lane.shared_with is None else (key[0], lane.shared_with)
+        cpus = draft.coming(Target(*first, CPUS))
         if cpus is None and lane.thread is not None:
             cpus = cpulist.render(lane.thread.cpus)
         numbers = () if cpus is None else cpulist.parse(str(cpus))

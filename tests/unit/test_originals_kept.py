@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from rxlane.apply import apply
+from rxlane.apply import apply, foresee
 from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.model import Link, Snapshot
 from rxlane.plan import Target
 from rxlane.policy import Given, parse, parse_mixed, parse_section
 from rxlane.sections import Policy
+from rxlane.settings import View
 from rxlane.verify import verify_journal
 from unit import asking, simhost
 from unit.asking import SECOND
@@ -312,3 +313,15 @@ def test_what_went_back_is_planned_for_as_the_next_plan_does(store: MemoryStore)
     apply(host, store, asking.asked(rps="auto"))
     writes = host.writes
     assert apply(host, store, asking.asked(rps="auto")).written == 0 and host.writes == writes
+
+
+def test_interrupts_do_not_follow_threads_that_nobody_pins_any_more(store: MemoryStore) -> None:
+    """These go where they may run anywhere, so the plan for interrupts is that of the next look."""
+    host = SimHost(asking.host(simhost.link("eth0", 1)))
+    apply(host, store, asking.asked(threaded="on", thread_cpus="3"))
+    then = asking.asked(threaded="on", irq_cpus="auto")
+    shown = foresee(host, store.load(), host.observe(), then, None).changes
+    apply(host, store, then)
+    view = View.of(host.observe())
+    placed = {c.target: c.after for c in shown if c.target.item == "irq-cpus"}
+    assert placed and all(view.read(target) == cpus for target, cpus in placed.items())
