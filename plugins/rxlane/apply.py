@@ -118,7 +118,8 @@ def apply(
                     View.of(before), policy, choose, refused, journal, scope
                 )
                 carried = stages.first_part(whole, plan, before)
-                left = _left(journal, plan, scope, refused)
+                stay = stages.not_tried(journal, carried, before)
+                left = _left(journal, plan, scope, refused, stay)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
                 written.update(c.target for c in carried.changes if c.target not in now)
@@ -130,7 +131,7 @@ def apply(
             return Applied(done, wrote, back, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
-                _undo(kernel, store, old, undo, error)
+                _undo(kernel, store, old and _knowing(old, refused), undo, error)
             raise
 
 
@@ -246,18 +247,32 @@ def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
             yield Skip(t.device, t.queue, t.item, kind, why)
 
 
+def _knowing(journal: Journal, refused: Mapping[Target, str]) -> Journal:
+    """Return the journal with the channels that a driver has refused to change since: what is
+    planned next must not expect them again.
+    """
+    channels = {t: why for t, why in refused.items() if t.item in CHANNEL_ITEMS}
+    new = (skip for skip in _refusals(channels) if skip not in journal.left)
+    return replace(journal, left=(*journal.left, *new))
+
+
 def _left(
-    journal: Journal | None, plan: Plan, scope: Container[str] | None, refused: Mapping[Target, str]
+    journal: Journal | None,
+    plan: Plan,
+    scope: Container[str] | None,
+    refused: Mapping[Target, str],
+    stay: Container[Target],
 ) -> tuple[Skip, ...]:
     """Return what is asked for and not done: by this plan, for devices outside of it, and what
-    refused before and is not tried again.
+    refused before and is not tried again. stay: channels that do, though nobody asks for them.
     """
     waiting = {held.target for held in plan.holds if held.before != held.after}
     new = _told(plan, refused)
 
     def stays(skip: Skip) -> bool:
         outside = scope is not None and skip.device != HOST and skip.device not in scope
-        return outside or Target(skip.device, skip.queue, skip.item) in waiting
+        target = Target(skip.device, skip.queue, skip.item)
+        return outside or target in waiting or target in stay
 
     old = () if journal is None else journal.left
     return (*(skip for skip in old if skip not in new and stays(skip)), *new)

@@ -36,6 +36,7 @@ from rxlane.plan import (
     Entry,
     Journal,
     Plan,
+    Skip,
     Target,
     begins,
     disruption,
@@ -113,6 +114,13 @@ def renamed(entries: Iterable[Entry], links: Collection[Link]) -> tuple[Entry, .
         for e in entries
         if e.ifindex in names
     )
+
+
+def left_now(journal: Journal, entries: Iterable[Entry]) -> tuple[Skip, ...]:
+    """Return what is not done, under the devices' present names: renamed() entries tell them."""
+    now = {e.ifindex: e.device for e in entries}
+    names = {e.device: now[e.ifindex] for e in journal.entries if e.ifindex in now}
+    return tuple(replace(s, device=names.get(s.device, s.device)) for s in journal.left)
 
 
 def originals(

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rxlane.items import (
     IRQ_ITEMS,
@@ -19,7 +18,7 @@ from rxlane.items import (
 )
 from rxlane.model import MOVERS, Snapshot
 from rxlane.plan import HOST, WHOLE, Entry, Journal, Mismatch, Plan, Skip, Target
-from rxlane.revert import renamed
+from rxlane.revert import left_now, renamed
 from rxlane.settings import View
 
 GONE = "device is gone"
@@ -64,14 +63,7 @@ def verify_journal(journal: Journal, snapshot: Snapshot) -> Verdict:
             passed.append(entry)
         else:
             drifted.append(found)
-    return Verdict(tuple(passed), tuple(drifted), _left(journal, entries))
-
-
-def _left(journal: Journal, entries: Iterable[Entry]) -> tuple[Skip, ...]:
-    """Return what is not done, under the devices' present names: its settings tell who is who."""
-    now = {e.ifindex: e.device for e in entries}
-    names = {e.device: now[e.ifindex] for e in journal.entries if e.ifindex in now}
-    return tuple(replace(s, device=names.get(s.device, s.device)) for s in journal.left)
+    return Verdict(tuple(passed), tuple(drifted), left_now(journal, entries))
 
 
 def _compare(view: View, target: Target, expected: Value, before: Value | None) -> Mismatch | None:

@@ -174,6 +174,19 @@ def test_a_wait_that_ended_before_the_lock_was_free(
 
 
 @pytest.mark.usefixtures("guarded")
+def test_what_waits_is_refused_by_the_queues_that_there_will_be(
+    host: SimHost, capsys: Captured, tmp_path: Path
+) -> None:
+    """Six would be too many for four CPUs, but two go with the channels."""
+    host.links["eth0"] = simhost.tuned(host.links["eth0"])
+    where = ("apply", "eth0", *state(tmp_path))
+    assert run(capsys, *where, "-o", "channels=6", "-o", "threaded=on")[0] == 0
+    polled = ("-o", "threaded=busy-poll", "-o", "thread_cpus=1-4")
+    assert run(capsys, *where, *polled, "--confirm", "60")[0] == 0
+    assert [napi.threaded for napi in host.links["eth0"].napis] == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("guarded")
 def test_rollback_leaves_nothing_to_confirm(
     host: SimHost, capsys: Captured, tmp_path: Path
 ) -> None:

@@ -240,6 +240,56 @@ def test_queues_that_a_driver_keeps_away_refuse_nothing() -> None:
     assert apply(sim, store, wanted).written == 0
 
 
+def kept_away(queues: int, channels: int, cpus: int = 8) -> tuple[SimHost, MemoryStore]:
+    """A NIC of so many queues whose driver refused to give up the channels it was once given."""
+    start = host(tuned(simhost.link(queues=queues)), topology=simhost.topology(cpus))
+    sim, store = SimHost(start), MemoryStore()
+    apply(sim, store, asked(channels=channels, threaded="on"))
+    sim.lacking = {"channels-combined"}
+    apply(sim, store, asked(threaded="on"))
+    sim.log.clear()
+    return sim, store
+
+
+def test_queues_that_a_driver_keeps_are_left_as_they_are_meanwhile() -> None:
+    """What else comes back of them takes a round of its own, after which that is still known."""
+    sim, store = kept_away(2, 4)
+    apply(sim, store, asked(threaded="on", rps="1"))
+    sim.log.clear()
+    apply(sim, store, asked(threaded="on"))
+    assert sim.log and all(line.startswith("queue eth0 ") for line in sim.log)
+    assert [napi.threaded for napi in sim.links["eth0"].napis] == [1, 1, 1, 1]
+
+
+def test_a_driver_that_refused_is_known_by_its_devices_new_name() -> None:
+    sim, store = kept_away(2, 4)
+    sim.rename("eth0", "lan0")
+    assert apply(sim, store, asked(threaded="on")).written == 0 and sim.log == []
+    sim, store = kept_away(4, 1, 3)
+    sim.rename("eth0", "lan0")
+    assert apply(sim, store, asked(threaded="busy-poll")).written == 1
+
+
+def test_what_an_apply_that_was_refused_learned_of_a_driver_is_kept() -> None:
+    """Else each attempt would set rings up anew to be refused once more."""
+    sim, store = SimHost(host(tuned(simhost.link(queues=4)))), MemoryStore()
+    apply(sim, store, asked(channels=1, threaded="on"))
+    before, sim.lacking = simhost.settings(sim), {"channels-combined"}
+    for first in (True, False):
+        sim.log.clear()
+        with pytest.raises(RxlaneError, match="the device has RX queues 0-0"):
+            apply(sim, store, asked(ring_rx=512, threaded="on@2"))
+        assert simhost.settings(sim) == before and bool(sim.log) == first
+
+
+def test_modes_that_go_back_are_no_pollers() -> None:
+    """A section without modes places the threads that stay."""
+    sim, store = SimHost(host(tuned(simhost.link(queues=4)))), MemoryStore()
+    apply(sim, store, asked(threaded="busy-poll"))
+    apply(sim, store, asked(thread_cpus="1-2"))
+    assert [napi.threaded for napi in sim.links["eth0"].napis] == [0, 0, 0, 0]
+
+
 def test_a_value_that_another_set_meanwhile_is_the_wanted_one() -> None:
     sim, store = SimHost(host()), MemoryStore()
     apply(sim, store, asked(rps="0-3"))

@@ -99,6 +99,19 @@ def test_what_a_login_kept_back_has_not_drifted_once_that_ends(tmp_path: Path) -
     assert not work.verify(rows, {"eth0"}).ok, "what was written since then has drifted"
 
 
+def test_channels_that_a_login_kept_back_have_not_drifted_either(tmp_path: Path) -> None:
+    """Nor have the queues that would come with them, which the policy asks for as well."""
+    host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))
+    work, rows = adapter(tmp_path, host), [row(threaded="on", rx_usecs="9")]
+    assert work.apply([row(channels="1", threaded="on")]).ok
+    host.sessions = ("eth0",)
+    assert work.apply(rows).ok and host.links["eth0"].count("rx") == 1
+    for host.sessions in (("eth0",), ()):
+        assert work.verify(rows, {"eth0"}).ok
+    assert work.apply(rows).ok and host.links["eth0"].count("rx") == 4
+    assert work.verify(rows, {"eth0"}).ok
+
+
 def test_verify_plans_for_the_queues_of_a_driver_that_refused_channels(tmp_path: Path) -> None:
     """Two queues would send from other CPUs than the four that there are."""
     host = SimHost(simhost.whole(simhost.snapshot(simhost.tuned(simhost.link()))))

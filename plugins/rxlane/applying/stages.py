@@ -33,7 +33,7 @@ from rxlane.items import (
 )
 from rxlane.model import Link, Snapshot
 from rxlane.plan import WHOLE, Change, Journal, Plan, Target
-from rxlane.revert import Carried, originals
+from rxlane.revert import Carried, left_now, originals, renamed
 from rxlane.sections import Policy
 from rxlane.settings import View
 
@@ -127,8 +127,7 @@ def coming_back(
     does not tell them now, or that could cut off a login.
     """
     back = originals(journal, view, scope, asked(view.snapshot, policy))
-    left = () if journal is None else journal.left
-    refused = {Target(s.device, s.queue, s.item) for s in left if s.kind == "unsupported"}
+    refused = channels_refused(journal, view.snapshot)
 
     def stays(target: Target) -> bool:
         if target.item not in CHANNEL_ITEMS:
@@ -137,6 +136,30 @@ def coming_back(
         return target in refused or view.read(target) is None or risk is not None
 
     return {target: value for target, value in back.items() if not stays(target)}
+
+
+def channels_refused(journal: Journal | None, snapshot: Snapshot) -> dict[Target, str]:
+    """Return the channels whose driver refused to change them when the journal was written, by
+    what it said.
+    """
+    old = () if journal is None else journal.left
+    left = tuple(s for s in old if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
+    if journal is None or not left:
+        return {}
+    entries = renamed(journal.entries, snapshot.links)
+    now = left_now(replace(journal, left=left), entries)
+    return {Target(s.device, s.queue, s.item): s.reason for s in now}
+
+
+def not_tried(journal: Journal | None, carried: Carried, before: Snapshot) -> frozenset[Target]:
+    """Return the channels that a driver keeps from going back and that are not asked to now."""
+    tried = {change.target for change in carried.changes}
+    refused = channels_refused(journal, before).keys() - tried
+    if not refused:
+        return frozenset()
+    view, own = View.of(before), (e for e in carried.entries if e.target in refused)
+    away = (e for e in own if e.before is not None and not view.is_back(e.target, e.before))
+    return frozenset(e.target for e in away)
 
 
 def without_tunables(snapshot: Snapshot, refused: Collection[Target]) -> Snapshot:
@@ -170,9 +193,8 @@ def refused_before(
         return {}
     own, wanted = {entry.ifindex for entry in journal.entries}, asked(snapshot, policy)
     names = {link.name for link in snapshot.links if link.ifindex in own}
-    counts = (s for s in journal.left if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
-    known = {Target(s.device, s.queue, s.item): s.reason for s in counts if s.device in names}
-    return {target: why for target, why in known.items() if target in wanted}
+    known = channels_refused(journal, snapshot)
+    return {t: why for t, why in known.items() if t.device in names and t in wanted}
 
 
 def reads(policy: Policy, items: Collection[str]) -> frozenset[str]:

@@ -89,13 +89,16 @@ def _arm(
     links: Sequence[Link],
 ) -> Pending:
     """Have the originals come back unless somebody confirms within so many seconds."""
-    from rxlane.decide import decide
+    from rxlane.apply import foresee
+    from rxlane.applying.present import of_this_boot
     from rxlane.host import session
     from rxlane.keeping import confirm, guard
     from rxlane.revert import indexes_by_name
     from rxlane.sysfs import Sysfs
 
-    plan = decide(snapshot, policy)  # what is refused needs no guard
+    journal = of_this_boot(store, kernel.boot_id())
+    devices = [link.name for link in links] or None
+    plan = foresee(kernel, journal, snapshot, policy, devices)  # what is refused needs no guard
     # Taps are laid out with the devices that are named.
     names = {link.name for link in links} | {change.target.device for change in plan.changes}
     called = indexes_by_name(snapshot.links)

@@ -52,8 +52,8 @@ def plan(draft: Draft, section: Section, link: Link) -> list[Wanted]:
         draft.skip(link.name, WHOLE, "napi", "unsupported", reason)
         return []
     managed = _managed(draft, section, link, own)
-    # Without modes of its own a section places the threads that are there already.
-    modes = {lane.queue.index: lane.mode or "off" for lane in managed}
+    # Without modes of its own a section places the threads that are there and stay.
+    modes = {lane.queue.index: draft.mode(lane) or "off" for lane in managed}
     if section.modes:
         modes = _modes(draft, section, link, managed)
     _timers(draft, section, link, managed)

@@ -218,12 +218,13 @@ class Adapter:
             view, others = View.of(snapshot), claims.Others(self.store, kernel)
             # As apply() does: what auto gives may start from an original.
             back = coming_back(journal, view, others, policy)
+            # What was left alone when it was applied, such as under a login, has not drifted.
+            alone = [s for s in (journal.left if journal else ()) if s.kind == "left-alone"]
+            left = {Target(s.device, s.queue, i): s for s in alone for i in s.item.split(", ")}
+            back = {target: value for target, value in back.items() if target not in left}
             plan = decide(snapshot, policy, view, back, compared=True)
         except (RxlaneError, OSError) as error:
             return _failure(error)
-        # What was left alone when it was applied, such as under a login, has not drifted.
-        alone = [s for s in (journal.left if journal else ()) if s.kind == "left-alone"]
-        left = {Target(s.device, s.queue, item): s for s in alone for item in s.item.split(", ")}
         lines: list[tuple[str, str]] = []
 
         def own(target: Target) -> bool:
