@@ -14,13 +14,17 @@ MOST = 1 << 16
 LIST = 0xFFF
 
 
-def load(guest: Guest, dev: str, count: int) -> None:
-    """``count`` rules on an interface that has none. ValueError above MOST."""
+def put(guest: Guest, dev: str, count: int) -> None:
+    """``count`` rules for an interface that has none, as lines of FILE. ValueError above MOST."""
     if count > MOST:
         raise ValueError(f"{count} rules: there are addresses for {MOST}")
     lines = [f"qdisc add dev {dev} clsact"]
     lines += [RULE.format(dev, number // LIST + 1, *divmod(number, 256)) for number in range(count)]
     guest.put("\n".join([*lines, ""]).encode(), FILE)
+
+
+def load(guest: Guest, dev: str, count: int) -> None:
+    put(guest, dev, count)
     guest.run(["tc", "-batch", FILE], timeout=300)
 
 

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.long
 
 ON_GUEST = ("napi_contract.py", "napi_threads_kept.py", "napi_survives.py", "neighbours.py",
             "rx_paths.py", "rx_threads_told.py")  # fmt: skip
+ON_VETHS = ("links.py", "rx_veth.py", "rx_bonds.py", "rx_merged.py", "rx_vlans.py")
 # Messages a second, and the rules that leave an emulated CPU some 700 or 2,500 packets a second:
 # nine of ten are to be dropped, or enough to keep a backlog full.
 RATE, MANY_RULES, RULES = 9_000, 64_000, 12_000
@@ -41,7 +42,9 @@ IRQ_CPU, WORK_CPU, ECHO_CPU = 0, 1, 2
 SETTLE_S = 2.0
 TAP_QUEUE = 10_000
 # Neighbours: how often each is found anew, and what part of the flood is not dropped meanwhile.
-TIMES, MOST_KEPT = 100, 0.1
+TIMES, TIMES_IN_VLANS, MOST_KEPT = 100, 20, 0.1
+# Seconds that bonds are flooded; bytes of a stream, and how many segments a packet has at least.
+BONDED_S, STREAM, MERGED = 20, 20_000_000, 2
 QUIET_PEERS, OWN6 = (["10.77.0.77/24"], ["fd77::77/64", "nodad"]), "fd77::2/64"
 # Whoever is in doubt of a neighbour asks it by link-local address, which nobody here has by itself.
 LOCAL_PEER, LOCAL_OWN = "fe80::77/64", "fe80::2/64"
@@ -50,6 +53,9 @@ REQUESTS, GAP_US, TIMEOUT_MS, PORT = 200, 5_000, 300, 6300
 RPS_LOSES, SLOWER = 0.05, 3.0
 # How long flows are sent while the number of threads changes, and how many a second at least.
 ORDER_S, LEAST_RATE = 600, 200
+# The same with packets that wait, at most of the changes, which are one a second at least; the
+# selftest's device, and where is written what waited.
+WAITING_S, MOSTLY, DEVICE, WAITED = 60, 0.9, "rxt0", "/run/rx-waited"
 SELFTESTS = "/mnt/share/ksrc/tools/testing/selftests/net"
 # The bytes that each packet of a backlog may have, scaling.rst.
 SKB_BYTES = 4096
@@ -65,9 +71,10 @@ Counts = dict[str, int]
 
 
 @contextmanager
-def machine(words: str = "", **spec: Any) -> Iterator[Guest]:
+def machine(words: str = "", flavour: str = "fast", **spec: Any) -> Iterator[Guest]:
     """A guest whose NICs interrupt IRQ_CPU and which nothing else configures."""
-    with Guest(build("6.12", patched=True), GuestSpec(extra_cmdline=words, **spec)) as vm:
+    kernel = build("6.12", flavour, patched=True)
+    with Guest(kernel, GuestSpec(extra_cmdline=words, **spec)) as vm:
         vm.run(["systemctl", "stop", *MANAGERS])
         vm.bind_interrupts(IRQ_CPU)
         # What comes while this machine's CPUs are taken waits there.
@@ -182,18 +189,46 @@ def test_what_else_handles_packets_goes_on() -> None:
     assert came["tc ingress"]["seen"] >= came["tc ingress"]["echoes"]
 
 
-def test_bonds_of_two_go_on() -> None:
-    """LACP keeps its partner while the members' threads drop; another member takes over."""
-    with machine(cpus=3, queues=1) as vm:
-        for script in ("links.py", "rx_bonds.py"):
+@pytest.fixture(scope="module")
+def veths() -> Iterator[Guest]:
+    """A guest for the scripts that make veths; its kernel knows VLANs."""
+    with machine(flavour="vlan", cpus=3, queues=1) as vm:
+        for script in ON_VETHS:
             vm.put(SCRIPTS / script, f"/root/{script}")
-        seen = json.loads(vm.run(["python3", "/root/rx_bonds.py", "20"], timeout=300).stdout)
+        yield vm
+
+
+def seen_by(vm: Guest, script: str, number: int) -> dict[str, Any]:
+    argv = ["python3", f"/root/{script}", str(number)]
+    seen: dict[str, Any] = json.loads(vm.run(argv, timeout=1200).stdout)
     print(json.dumps(seen, indent=1))
+    return seen
+
+
+def test_bonds_of_two_go_on(veths: Guest) -> None:
+    """LACP keeps its partner while the members' threads drop; another member takes over."""
+    seen = seen_by(veths, "rx_bonds.py", BONDED_S)
     lacp, backup = seen["802.3ad"], seen["active-backup"]
     assert lacp["answered"] == backup["answered"] == seen["echoes"]
     assert (lacp["ports"], lacp["partner"], lacp["failures"]) == (2, True, 0)
     assert min(lacp["packets"]) > 0 and min(lacp["later"]) > 0
     assert backup["other"] and min(backup["first"], backup["packets"]) >= seen["echoes"]
+
+
+def test_neighbours_in_vlans_are_found(veths: Guest) -> None:
+    """However many tags their packets have, and wherever the NIC leaves them."""
+    seen = seen_by(veths, "rx_vlans.py", TIMES_IN_VLANS)
+    assert len(seen) == 4
+    for way, one in seen.items():
+        ways = [found for peer in one["peers"].values() for found in peer.values()]
+        assert [found["found"] for found in ways] == [TIMES_IN_VLANS] * 4, way
+        assert 0 < one["packets"] <= MOST_KEPT * (one["packets"] + one["dropped"]), way
+
+
+def test_segments_are_merged_before_the_threads(veths: Guest) -> None:
+    seen = seen_by(veths, "rx_merged.py", STREAM)
+    assert seen["arrived"] == STREAM
+    assert 0 < seen["packets"] * MERGED <= seen["segments"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -313,14 +348,41 @@ def test_with_threads_it_takes_nothing_from_the_other() -> None:
     assert ratio <= SLOWER
 
 
-def test_forwarded_flows_are_in_order_for_ten_minutes() -> None:
-    spec = GuestSpec(cpus=4, share=[selftests("6.12")])
-    script = f"cd {SELFTESTS} && SECONDS_OF_LOAD={ORDER_S} TESTS=forward_test ./rx_threads.sh 2>&1"
-    with Guest(build("6.12", patched=True), spec) as vm:
-        printed = vm.run(["sh", "-c", script], timeout=2 * ORDER_S, check=False).stdout
-        vm.check_splats()
+def in_order(vm: Guest, seconds: int, beside: str = "") -> int:
+    """Packets of numbered flows that were forwarded while resized; none was late.
+
+    beside: what a shell does at the same time.
+    """
+    load = f"cd {SELFTESTS} && SECONDS_OF_LOAD={seconds} TESTS=forward_test ./rx_threads.sh 2>&1"
+    script = f"{beside} {load}; wait"
+    printed = vm.run(["sh", "-c", script], timeout=2 * seconds + 300, check=False).stdout
     print(printed)
     # That it was resized, and that threads delivered, is what the selftest itself looks at.
     assert outcomes(printed) == {"forwarded flows in order while resized": "OK"}
     found = re.search(r"received (\d+) .*late (\d+)", printed)
-    assert found and int(found[1]) > ORDER_S * LEAST_RATE and int(found[2]) == 0
+    assert found and int(found[2]) == 0
+    return int(found[1])
+
+
+def test_forwarded_flows_are_in_order_for_ten_minutes() -> None:
+    spec = GuestSpec(cpus=4, share=[selftests("6.12")])
+    with Guest(build("6.12", patched=True), spec) as vm:
+        received = in_order(vm, ORDER_S)
+        vm.check_splats()
+    assert received > ORDER_S * LEAST_RATE
+
+
+def test_flows_that_wait_are_in_order() -> None:
+    """Behind rules, so that packets wait whenever the number of threads changes."""
+    spec = GuestSpec(cpus=4, share=[selftests("6.12")])
+    with Guest(build("6.12", patched=True), spec) as vm:
+        vm.put(SCRIPTS / "rx_waiting.py", "/root/rx_waiting.py")
+        rules.put(vm, DEVICE, RULES)
+        beside = f"python3 /root/rx_waiting.py {DEVICE} {rules.FILE} > {WAITED} &"
+        received = in_order(vm, WAITING_S, beside)
+        waited = json.loads(vm.read(WAITED))
+        vm.check_splats()
+    print(waited)
+    assert received > WAITING_S * LEAST_RATE
+    assert waited["resized"] >= WAITING_S
+    assert waited["waiting"] >= MOSTLY * waited["resized"]

@@ -27,6 +27,7 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
     "rt": ("fast", "rt"),
     "rt-debug": ("fast", "debug", "rt"),
     "nohz": ("fast", "nohz"),
+    "vlan": ("fast", "vlan"),
     "cost": ("fast", "cost"),  # static keys as distributions have them
     "series": ("fast", "drivers", "series"),  # all that a series touches
     "series-none": ("fast", "drivers", "series", "none"),
@@ -37,12 +38,12 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
 # Which preemption models a base knows: 7.2 has neither none nor voluntary on x86.
 BASE_FLAVOURS = {
     "6.12": (
-        "fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "cost",
+        "fast", "debug", "none", "preempt", "rt", "rt-debug", "nohz", "vlan", "cost",
         "series", "series-none", "series-rt", "series-preempt",
     ),
     "7.2": (
-        "fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "cost",
-        "series", "series-preempt", "series-lazy", "series-rt",
+        "fast", "debug", "preempt", "lazy", "rt", "rt-debug", "nohz", "vlan",
+        "cost", "series", "series-preempt", "series-lazy", "series-rt",
     ),
 }  # fmt: skip
 

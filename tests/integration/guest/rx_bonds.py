@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bonds of two whose members have helper threads; print as JSON what came of it.
 
-Runs in the guest as root, beside links.py, on three CPUs or more: ``rx_bonds.py SECONDS``. Bonds of
+Runs in the guest as root, beside rx_veth.py and what that needs: ``rx_bonds.py SECONDS``. Bonds of
 veths in two network namespaces face each other; the members on this side have a helper thread each,
-on WORK_CPU, and rules of tc that make packets dear. ``answered`` of ECHOES requests are;
+both on one CPU, and rules of tc that make packets dear. ``answered`` of ECHOES requests are;
 ``packets`` and ``dropped`` are those of each member's thread.
 
 - ``802.3ad``: LACP with its fast rate, beside a flood of SECONDS that begins after the requests.
@@ -15,38 +15,35 @@ on WORK_CPU, and rules of tc that make packets dear. ``answered`` of ECHOES requ
 """
 
 import json
-import multiprocessing as mp
-import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import links  # type: ignore[import-not-found]
+from rx_veth import (  # type: ignore[import-not-found]
+    counts,
+    flooded,
+    inside,
+    load,
+    make,
+    thread,
+    tool,
+)
 
 FAR = "rx-bonds-far"
 MEMBERS, PEERS = ("near0", "near1"), ("far0", "far1")
 BOND, BOND_FAR, NEAR_IP, FAR_IP = "nearb", "farb", "10.99.0.1", "10.99.0.2"
-ECHOES, FLOWS, PORT = 20, 16, 9
-RULES, WORK_CPU, FLOOD_CPU = 4000, 1, 2
+ECHOES, RULES = 20, 4000
 PATIENCE_S, LOOK_S = 30.0, 0.2
 LACP = "mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4 miimon 100"
 BACKUP = "mode active-backup miimon 100"
 NOBODY = "00:00:00:00:00:00"
 
-
-def tool(line: str, told: str = "") -> str:
-    argv = line.split()
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, input=told)
-    return done.stdout
-
-
-def far(line: str) -> str:
-    return tool(f"ip netns exec {FAR} {line}")
+far = partial(inside, FAR)
 
 
 @contextmanager
@@ -54,11 +51,8 @@ def bonds(mode: str) -> Iterator[None]:
     tool(f"ip netns add {FAR}")
     try:
         for member, peer in zip(MEMBERS, PEERS, strict=True):
-            tool(f"ip link add {member} type veth peer name {peer} netns {FAR}")
-            # Gives it NAPIs, which it uses for what comes from a device without TSO.
-            tool(f"ethtool -K {member} gro on")
-            far(f"ethtool -K {peer} tso off")
-            load(member)
+            make(member, peer, FAR)
+            load(member, RULES)
         for run, bond, members, address in (
             (tool, BOND, MEMBERS, NEAR_IP),
             (far, BOND_FAR, PEERS, FAR_IP),
@@ -76,24 +70,6 @@ def bonds(mode: str) -> Iterator[None]:
         for link in (*MEMBERS, BOND):  # the other side's go with these
             subprocess.run(f"ip link delete {link}".split(), check=False)
         tool(f"ip netns delete {FAR}")
-
-
-def load(member: str) -> None:
-    """Rules that no packet matches and each IPv4 packet is compared with."""
-    rule = f"filter add dev {member} ingress protocol ip prio 1 u32 match ip src 203.0.{{}}.{{}}"
-    lines = [f"qdisc add dev {member} clsact"]
-    lines += [f"{rule.format(*divmod(number, 256))} action drop" for number in range(RULES)]
-    tool("tc -batch -", "\n".join([*lines, ""]))
-
-
-def thread(member: str) -> None:
-    folder = Path(f"/sys/class/net/{member}")
-    (folder / "rx_threads").write_text("1")
-    os.sched_setaffinity(int((folder / "rx_thread/0/pid").read_text()), {WORK_CPU})
-
-
-def counts(name: str) -> list[int]:
-    return [int(Path(f"/sys/class/net/{m}/rx_thread/0/{name}").read_text()) for m in MEMBERS]
 
 
 def answered() -> int:
@@ -124,42 +100,25 @@ def agreed() -> tuple[int, str, int]:
     return ports, partner, failures
 
 
-def flood() -> None:
-    """From the other side, as fast as it goes, in as many flows as fill both members."""
-    os.sched_setaffinity(0, {FLOOD_CPU})
-    with links.inside(FAR):
-        senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(FLOWS)]
-    for number, sender in enumerate(senders):
-        sender.connect((NEAR_IP, PORT + number))
-    while True:
-        for sender in senders:
-            try:
-                sender.send(b"\0" * 32)
-            except OSError:
-                continue  # refused, as nobody listens, or no room
-
-
 def lacp(seconds: float) -> dict[str, object]:
     with bonds(LACP):
         first = agreed()
         came = answered()
-        sender = mp.Process(target=flood, daemon=True)
-        sender.start()
-        end, rows, drops = time.monotonic() + seconds, [], [counts("dropped")]
-        while time.monotonic() < end:
-            rows.append(aggregate())
-            drops.append(counts("dropped"))
-            time.sleep(LOOK_S)
+        rows, drops = [], [counts(MEMBERS, "dropped")]
+        with flooded(FAR, NEAR_IP):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                rows.append(aggregate())
+                drops.append(counts(MEMBERS, "dropped"))
+                time.sleep(LOOK_S)
         # Seen at the end as in the middle: the flood lasted.
         later = [now - then for now, then in zip(drops[-1], drops[len(drops) // 2], strict=True)]
-        sender.kill()
-        sender.join()
         return {
             "answered": came,
             "ports": min(row[0] for row in rows),
             "partner": {row[1] for row in rows} == {first[1]} and first[1] != NOBODY,
             "failures": rows[-1][2] - first[2],
-            "packets": counts("packets"),
+            "packets": counts(MEMBERS, "packets"),
             "dropped": drops[-1],
             "later": later,
         }
@@ -169,10 +128,10 @@ def backup() -> dict[str, object]:
     with bonds(BACKUP):
         came = [answered()]
         active = Path(f"/sys/class/net/{BOND}/bonding/active_slave").read_text().strip()
-        first = counts("packets")
+        first = counts(MEMBERS, "packets")
         far(f"ip link set {PEERS[MEMBERS.index(active)]} down")
         came.append(answered())
-        second = counts("packets")
+        second = counts(MEMBERS, "packets")
         other = Path(f"/sys/class/net/{BOND}/bonding/active_slave").read_text().strip()
         grown = [now - then for now, then in zip(second, first, strict=True)]
         return {
