@@ -34,6 +34,7 @@ from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import (
     Carried,
+    called_now,
     carry,
     indexes_by_name,
     names_by_index,
@@ -107,10 +108,11 @@ def apply(
         written = set[Target]()
         journal = old
         try:
-            for _ in range(stages.ROUNDS):
+            for number in range(stages.ROUNDS):
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
-                journal = journal and found_again(kernel, journal, before.links)
+                journal = journal and _of_now(kernel, journal, before.links)
+                old = old if number else journal
                 refused |= stages.refused_before(journal, before, policy)
                 before = stages.without_tunables(before, refused)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
@@ -131,7 +133,7 @@ def apply(
             return Applied(done, wrote, back, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
-                _undo(kernel, store, old and _knowing(old, refused), undo, error)
+                _undo(kernel, store, old and _knowing(old, refused, written), undo, error)
             raise
 
 
@@ -147,7 +149,7 @@ def foresee(
     journal: of an earlier apply in this boot. What a reset takes is known only after it, and left
     out. Raises what apply() would with nothing written.
     """
-    journal = journal and found_again(kernel, journal, before.links)
+    journal = journal and _of_now(kernel, journal, before.links)
     refused = stages.refused_before(journal, before, policy)
     before = stages.without_tunables(before, refused)
     plan, whole, _ = _plan(View.of(before), policy, None, refused, journal, scope)
@@ -247,13 +249,20 @@ def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
             yield Skip(t.device, t.queue, t.item, kind, why)
 
 
-def _knowing(journal: Journal, refused: Mapping[Target, str]) -> Journal:
-    """Return the journal with the channels that a driver has refused to change since: what is
-    planned next must not expect them again.
+def _of_now(kernel: Kernel, journal: Journal, links: Collection[Link]) -> Journal:
+    return called_now(found_again(kernel, journal, links), links)
+
+
+def _knowing(
+    journal: Journal, refused: Mapping[Target, str], written: Container[Target]
+) -> Journal:
+    """Return the journal with what has been learned of drivers since: which channels they refused
+    to change, and which they did change. The next plan must not expect others.
     """
     channels = {t: why for t, why in refused.items() if t.item in CHANNEL_ITEMS}
-    new = (skip for skip in _refusals(channels) if skip not in journal.left)
-    return replace(journal, left=(*journal.left, *new))
+    known = tuple(s for s in journal.left if Target(s.device, s.queue, s.item) not in written)
+    new = (skip for skip in _refusals(channels) if skip not in known)
+    return replace(journal, left=(*known, *new))
 
 
 def _left(
@@ -272,7 +281,8 @@ def _left(
     def stays(skip: Skip) -> bool:
         outside = scope is not None and skip.device != HOST and skip.device not in scope
         target = Target(skip.device, skip.queue, skip.item)
-        return outside or target in waiting or target in stay
+        kept = skip.kind == "unsupported" and target in stay
+        return outside or target in waiting or kept
 
     old = () if journal is None else journal.left
     return (*(skip for skip in old if skip not in new and stays(skip)), *new)

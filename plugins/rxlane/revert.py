@@ -123,6 +123,21 @@ def left_now(journal: Journal, entries: Iterable[Entry]) -> tuple[Skip, ...]:
     return tuple(replace(s, device=names.get(s.device, s.device)) for s in journal.left)
 
 
+def called_now(journal: Journal, links: Iterable[Link]) -> Journal:
+    """Return the journal under its devices' present names, also in what it says is not done."""
+    names = names_by_index(links)
+
+    def own(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        now = ((e, names.get(e.ifindex, e.device)) for e in entries)
+        return tuple(e if e.device == name else replace(e, device=name) for e, name in now)
+
+    entries = own(journal.entries)
+    if entries == journal.entries:
+        return journal
+    left = left_now(journal, entries)
+    return replace(journal, entries=entries, stood=own(journal.stood), left=left)
+
+
 def originals(
     journal: Journal | None, view: View, scope: Container[str] | None, asked: Container[Target]
 ) -> dict[Target, Value]:

@@ -270,6 +270,28 @@ def test_a_driver_that_refused_is_known_by_its_devices_new_name() -> None:
     assert apply(sim, store, asked(threaded="busy-poll")).written == 1
 
 
+def test_a_renamed_device_keeps_what_was_known_in_every_round() -> None:
+    sim, store = kept_away(2, 4)
+    apply(sim, store, asked(threaded="on", rps="1"))
+    sim.rename("eth0", "lan0")
+    sim.log.clear()
+    apply(sim, store, asked(threaded="on"))
+    assert sim.log and all(line.startswith("queue lan0 ") for line in sim.log)
+
+
+def test_a_driver_that_gave_channels_after_all_is_known_to_do_so() -> None:
+    """Even if what was asked of the queues that came was refused, and they went again."""
+    sim, store = kept_away(4, 1, 3)
+    sim.lacking = set()
+    for first in (True, False):
+        sim.log.clear()
+        with pytest.raises(RxlaneError, match="4 busy-polling threads for 3 CPUs"):
+            apply(sim, store, asked(threaded="busy-poll"))
+        assert bool(sim.log) == first
+    apply(sim, store, asked(threaded="on"))
+    assert sim.links["eth0"].count("rx") == 4
+
+
 def test_what_an_apply_that_was_refused_learned_of_a_driver_is_kept() -> None:
     """Else each attempt would set rings up anew to be refused once more."""
     sim, store = SimHost(host(tuned(simhost.link(queues=4)))), MemoryStore()

@@ -33,7 +33,7 @@ from rxlane.items import (
 )
 from rxlane.model import Link, Snapshot
 from rxlane.plan import WHOLE, Change, Journal, Plan, Target
-from rxlane.revert import Carried, left_now, originals, renamed
+from rxlane.revert import Carried, originals
 from rxlane.sections import Policy
 from rxlane.settings import View
 
@@ -121,13 +121,14 @@ def asked(snapshot: Snapshot, policy: Policy) -> frozenset[Target]:
 def coming_back(
     journal: Journal | None, view: View, scope: Container[str] | None, policy: Policy
 ) -> dict[Target, Value]:
-    """Return what goes back to where the policy does not want it; see originals().
+    """Return what goes back to where the policy does not want it; see originals(). journal: as
+    called_now().
 
     Channels that will stay as they are are not among it: their driver refused to change them, or
     does not tell them now, or that could cut off a login.
     """
     back = originals(journal, view, scope, asked(view.snapshot, policy))
-    refused = channels_refused(journal, view.snapshot)
+    refused = channels_refused(journal)
 
     def stays(target: Target) -> bool:
         if target.item not in CHANNEL_ITEMS:
@@ -138,23 +139,19 @@ def coming_back(
     return {target: value for target, value in back.items() if not stays(target)}
 
 
-def channels_refused(journal: Journal | None, snapshot: Snapshot) -> dict[Target, str]:
+def channels_refused(journal: Journal | None) -> dict[Target, str]:
     """Return the channels whose driver refused to change them when the journal was written, by
     what it said.
     """
-    old = () if journal is None else journal.left
-    left = tuple(s for s in old if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
-    if journal is None or not left:
-        return {}
-    entries = renamed(journal.entries, snapshot.links)
-    now = left_now(replace(journal, left=left), entries)
-    return {Target(s.device, s.queue, s.item): s.reason for s in now}
+    left = () if journal is None else journal.left
+    counts = (s for s in left if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
+    return {Target(s.device, s.queue, s.item): s.reason for s in counts}
 
 
 def not_tried(journal: Journal | None, carried: Carried, before: Snapshot) -> frozenset[Target]:
     """Return the channels that a driver keeps from going back and that are not asked to now."""
     tried = {change.target for change in carried.changes}
-    refused = channels_refused(journal, before).keys() - tried
+    refused = channels_refused(journal).keys() - tried
     if not refused:
         return frozenset()
     view, own = View.of(before), (e for e in carried.entries if e.target in refused)
@@ -193,7 +190,7 @@ def refused_before(
         return {}
     own, wanted = {entry.ifindex for entry in journal.entries}, asked(snapshot, policy)
     names = {link.name for link in snapshot.links if link.ifindex in own}
-    known = channels_refused(journal, snapshot)
+    known = channels_refused(journal)
     return {t: why for t, why in known.items() if t.device in names and t in wanted}
 
 

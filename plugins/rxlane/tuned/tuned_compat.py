@@ -39,6 +39,7 @@ from rxlane.keeping import claims, confirm
 from rxlane.kernel import Kernel, Linux
 from rxlane.plan import HOST, TUNED, Plan, Target
 from rxlane.policy import FLOW_STEERING, IRQ_LAYOUT, NAPI, Given, parse
+from rxlane.revert import called_now
 from rxlane.sections import Policy
 from rxlane.settings import View
 from rxlane.sysfs import Sysfs
@@ -216,6 +217,7 @@ class Adapter:
             journal = of_this_boot(self.store, kernel.boot_id())
             snapshot = without_tunables(kernel.observe(None, reads(policy, ())), self._unmovable)
             view, others = View.of(snapshot), claims.Others(self.store, kernel)
+            journal = journal and called_now(journal, snapshot.links)
             # As apply() does: what auto gives may start from an original.
             back = coming_back(journal, view, others, policy)
             # What was left alone when it was applied, such as under a login, has not drifted.
