@@ -48,7 +48,7 @@ setup: ## install what is missing: Debian packages (root) and build/venv
 venv:
 	@sh tests/setup venv
 
-unit: venv ## unit tests: no root, seconds
+unit: venv ## unit tests: no root, a minute or two
 	$(PYTHON) -m pytest -n auto tests/unit $(ARGS)
 
 hosts: venv ## write the fixture hosts' derived files anew; read the difference

@@ -18,11 +18,11 @@ from lab.vm import Guest, Splat
 pytestmark = pytest.mark.long
 
 SCRIPT = "napi_stress.py"
-# Of our 6.12: 10,000 toggles to each mode and 500 acts of each disturber, in four parts, each in a
+# Of our 6.12: 10,000 toggles to each mode and 500 acts of each disturber, in eight parts, each in a
 # guest of its own, that nobody may have to wait for hours for. Of our 7.2, which has little of this
 # that is not upstream's, one part.
-PARTS = [*(("6.12", part) for part in range(1, 5)), ("7.2", 1)]
-TOGGLES, DISTURBANCES = 2500, 125
+PARTS = [*(("6.12", part) for part in range(1, 9)), ("7.2", 1)]
+TOGGLES, DISTURBANCES = 1250, 63
 DISTURBERS = ("link", "channels", "bind", "namespace", "hotplug")
 MODES = ("off", "on", "busy-poll")
 QUEUES = 2
