@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 
 from rxlane.applying import stages
-from rxlane.applying.present import found_again, load_current
+from rxlane.applying.present import load_current, of_now
 from rxlane.applying.writing import missing, put_back, read_back, write
 from rxlane.decide import decide
 from rxlane.deciding import classes, cutting
@@ -34,7 +34,6 @@ from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import (
     Carried,
-    called_now,
     carry,
     indexes_by_name,
     names_by_index,
@@ -111,8 +110,8 @@ def apply(
             for number in range(stages.ROUNDS):
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
-                journal = journal and _of_now(kernel, journal, before.links)
-                old = old if number else journal
+                journal = journal and of_now(kernel, journal, before.links)
+                old = old if number else _saved(store, old, journal)
                 refused |= stages.refused_before(journal, before, policy)
                 before = stages.without_tunables(before, refused)
                 # With a view of its own, which ends with it: thousands of lanes are megabytes.
@@ -149,7 +148,7 @@ def foresee(
     journal: of an earlier apply in this boot. What a reset takes is known only after it, and left
     out. Raises what apply() would with nothing written.
     """
-    journal = journal and _of_now(kernel, journal, before.links)
+    journal = journal and of_now(kernel, journal, before.links)
     refused = stages.refused_before(journal, before, policy)
     before = stages.without_tunables(before, refused)
     plan, whole, _ = _plan(View.of(before), policy, None, refused, journal, scope)
@@ -249,8 +248,14 @@ def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
             yield Skip(t.device, t.queue, t.item, kind, why)
 
 
-def _of_now(kernel: Kernel, journal: Journal, links: Collection[Link]) -> Journal:
-    return called_now(found_again(kernel, journal, links), links)
+def _saved(store: Store, stored: Journal | None, journal: Journal | None) -> Journal | None:
+    """Have the store hold the journal under present names, and return it: a device that goes away
+    is waited for by the name that is stored.
+    """
+    if journal is not None and journal is not stored:
+        with meaning(UNCHANGED):
+            store.save(journal)
+    return journal
 
 
 def _knowing(
@@ -260,9 +265,14 @@ def _knowing(
     to change, and which they did change. The next plan must not expect others.
     """
     channels = {t: why for t, why in refused.items() if t.item in CHANNEL_ITEMS}
-    known = tuple(s for s in journal.left if Target(s.device, s.queue, s.item) not in written)
+    done = {t for t in stages.channels_refused(journal) if t in written}
+    known = tuple(s for s in journal.left if s.kind != "unsupported" or _of(s) not in done)
     new = (skip for skip in _refusals(channels) if skip not in known)
     return replace(journal, left=(*known, *new))
+
+
+def _of(skip: Skip) -> Target:
+    return Target(skip.device, skip.queue, skip.item)
 
 
 def _left(
@@ -280,9 +290,8 @@ def _left(
 
     def stays(skip: Skip) -> bool:
         outside = scope is not None and skip.device != HOST and skip.device not in scope
-        target = Target(skip.device, skip.queue, skip.item)
-        kept = skip.kind == "unsupported" and target in stay
-        return outside or target in waiting or kept
+        kept = skip.kind == "unsupported" and _of(skip) in stay
+        return outside or _of(skip) in waiting or kept
 
     old = () if journal is None else journal.left
     return (*(skip for skip in old if skip not in new and stays(skip)), *new)

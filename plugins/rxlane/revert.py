@@ -123,19 +123,25 @@ def left_now(journal: Journal, entries: Iterable[Entry]) -> tuple[Skip, ...]:
     return tuple(replace(s, device=names.get(s.device, s.device)) for s in journal.left)
 
 
-def called_now(journal: Journal, links: Iterable[Link]) -> Journal:
-    """Return the journal under its devices' present names, also in what it says is not done."""
+def called_now(journal: Journal, links: Collection[Link]) -> Journal:
+    """Return the journal under its devices' present names, also in what it says is not done; the
+    same object where they have these already.
+
+    What it says so of a device that is away is dropped once another device has its name.
+    """
     names = names_by_index(links)
 
     def own(entries: Iterable[Entry]) -> tuple[Entry, ...]:
         now = ((e, names.get(e.ifindex, e.device)) for e in entries)
         return tuple(e if e.device == name else replace(e, device=name) for e, name in now)
 
-    entries = own(journal.entries)
-    if entries == journal.entries:
+    entries, stood = own(journal.entries), own(journal.stood)
+    if (entries, stood) == (journal.entries, journal.stood):
         return journal
-    left = left_now(journal, entries)
-    return replace(journal, entries=entries, stood=own(journal.stood), left=left)
+    away = {e.device for e in entries if e.ifindex not in names} & set(names.values())
+    left = tuple(s for s in journal.left if s.device not in away)
+    left = left_now(replace(journal, left=left), entries)
+    return replace(journal, entries=entries, stood=stood, left=left)
 
 
 def originals(

@@ -292,6 +292,20 @@ def test_a_driver_that_gave_channels_after_all_is_known_to_do_so() -> None:
     assert sim.links["eth0"].count("rx") == 4
 
 
+def test_what_a_driver_refused_is_not_told_of_the_next_device_of_that_name() -> None:
+    links = (tuned(simhost.link(queues=4)), tuned(simhost.link("eth1", 4, ifindex=3, base=9193)))
+    sim, store = SimHost(host(*links)), MemoryStore()
+    apply(sim, store, asked(channels=2, threaded="on"))
+    sim.lacking = {"channels-combined"}
+    apply(sim, store, asked("eth1", threaded="on"), ["eth1"])
+    sim.lacking = set()
+    sim.links.pop("eth1")
+    apply(sim, store, asked(channels=2, threaded="on"))
+    sim.rename("eth0", "eth1")
+    apply(sim, store, asked(channels=3, threaded="on"))
+    assert sim.links["eth1"].count("rx") == 3
+
+
 def test_what_an_apply_that_was_refused_learned_of_a_driver_is_kept() -> None:
     """Else each attempt would set rings up anew to be refused once more."""
     sim, store = SimHost(host(tuned(simhost.link(queues=4)))), MemoryStore()

@@ -325,3 +325,23 @@ def test_interrupts_do_not_follow_threads_that_nobody_pins_any_more(store: Memor
     view = View.of(host.observe())
     placed = {c.target: c.after for c in shown if c.target.item == "irq-cpus"}
     assert placed and all(view.read(target) == cpus for target, cpus in placed.items())
+
+
+def test_a_device_that_was_renamed_is_waited_for_by_its_new_name(store: MemoryStore) -> None:
+    """Though nothing was written since, and another one came under the old name meanwhile."""
+    host = SimHost(asking.host(simhost.link("eth0", 2)))
+    before = simhost.settings(host)
+    wanted = asking.asked(threaded="on")
+    apply(host, store, wanted)
+    host.rename("eth0", "lan0")
+    assert apply(host, store, wanted).written == 0
+    away = host.links.pop("lan0")
+    other = asking.host(simhost.link("eth0", 2, ifindex=9, base=9193))
+    host.links["eth0"] = SimHost(other).links["eth0"]
+    assert apply(host, store, wanted).written == 2
+    host.links.pop("eth0")
+    assert rollback(host, store).away == ((2, "lan0"), (9, "eth0"))
+    host.links["lan0"] = away
+    rollback(host, store)
+    host.rename("lan0", "eth0")
+    assert simhost.restored(host, before)

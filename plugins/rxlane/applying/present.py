@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from rxlane.errors import Kind, RxlaneError
@@ -11,6 +11,7 @@ from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Link
 from rxlane.plan import Entry, Journal
+from rxlane.revert import called_now
 
 
 def load_current(store: Store, kernel: Kernel) -> tuple[Journal | None, tuple[str, ...]]:
@@ -48,6 +49,13 @@ def found_again(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> Jour
     folders = tuple(sorted((now[index], inode) for index, inode in journal.folders))
     entries, stood = moved(journal.entries), moved(journal.stood)
     return replace(journal, entries=entries, folders=folders, stood=stood)
+
+
+def of_now(kernel: Kernel, journal: Journal, links: Collection[Link]) -> Journal:
+    """Return the journal with the indexes and names that its devices have now; the same object
+    where these are as they were.
+    """
+    return called_now(found_again(kernel, journal, links), links)
 
 
 def indexes_now(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> dict[int, int]:

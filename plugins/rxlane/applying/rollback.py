@@ -9,7 +9,7 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from rxlane.applying import stages
-from rxlane.applying.present import found_again, load_current
+from rxlane.applying.present import load_current, of_now
 from rxlane.applying.writing import missing, nearest, put_back
 from rxlane.errors import RxlaneError, counted
 from rxlane.items import (
@@ -77,7 +77,7 @@ def bring_back(
         return RolledBack(0, (), notes)
     wanted = {e.item for e in journal.entries} | CHEAP_ITEMS
     before = kernel.observe(None, wanted)
-    journal = found_again(kernel, journal, before.links)
+    journal = of_now(kernel, journal, before.links)
     here = renamed(journal.entries, before.links)
 
     def returns(entry: Entry) -> bool:

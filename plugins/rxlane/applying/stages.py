@@ -33,7 +33,7 @@ from rxlane.items import (
 )
 from rxlane.model import Link, Snapshot
 from rxlane.plan import WHOLE, Change, Journal, Plan, Target
-from rxlane.revert import Carried, originals
+from rxlane.revert import Carried, originals, renamed
 from rxlane.sections import Policy
 from rxlane.settings import View
 
@@ -154,7 +154,8 @@ def not_tried(journal: Journal | None, carried: Carried, before: Snapshot) -> fr
     refused = channels_refused(journal).keys() - tried
     if not refused:
         return frozenset()
-    view, own = View.of(before), (e for e in carried.entries if e.target in refused)
+    view, here = View.of(before), renamed(carried.entries, before.links)
+    own = (e for e in here if e.target in refused)
     away = (e for e in own if e.before is not None and not view.is_back(e.target, e.before))
     return frozenset(e.target for e in away)
 
