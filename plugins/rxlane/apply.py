@@ -266,13 +266,9 @@ def _knowing(
     """
     channels = {t: why for t, why in refused.items() if t.item in CHANNEL_ITEMS}
     done = {t for t in stages.channels_refused(journal) if t in written}
-    known = tuple(s for s in journal.left if s.kind != "unsupported" or _of(s) not in done)
+    known = tuple(s for s in journal.left if s.kind != "unsupported" or s.target not in done)
     new = (skip for skip in _refusals(channels) if skip not in known)
     return replace(journal, left=(*known, *new))
-
-
-def _of(skip: Skip) -> Target:
-    return Target(skip.device, skip.queue, skip.item)
 
 
 def _left(
@@ -290,8 +286,8 @@ def _left(
 
     def stays(skip: Skip) -> bool:
         outside = scope is not None and skip.device != HOST and skip.device not in scope
-        kept = skip.kind == "unsupported" and _of(skip) in stay
-        return outside or _of(skip) in waiting or kept
+        kept = skip.kind == "unsupported" and skip.target in stay
+        return outside or skip.target in waiting or kept
 
     old = () if journal is None else journal.left
     return (*(skip for skip in old if skip not in new and stays(skip)), *new)

@@ -175,6 +175,10 @@ class Skip:
     kind: str
     reason: str
 
+    @property
+    def target(self) -> Target:
+        return Target(self.device, self.queue, self.item)
+
     def __str__(self) -> str:
         kind = counted(self.item).thread or "queue"
         where = self.device if self.queue < 0 else f"{self.device} {kind} {self.queue}"

@@ -93,7 +93,7 @@ def verify_json(verdict: Verdict, waiting: int | None) -> str:
     ]
     settings += [
         {
-            **_plain_target(Target(skip.device, skip.queue, skip.item)),
+            **_plain_target(skip.target),
             "state": skip.kind,
             "cause": skip.reason,
         }

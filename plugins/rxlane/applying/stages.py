@@ -145,7 +145,7 @@ def channels_refused(journal: Journal | None) -> dict[Target, str]:
     """
     left = () if journal is None else journal.left
     counts = (s for s in left if s.kind == "unsupported" and s.item in CHANNEL_ITEMS)
-    return {Target(s.device, s.queue, s.item): s.reason for s in counts}
+    return {s.target: s.reason for s in counts}
 
 
 def not_tried(journal: Journal | None, carried: Carried, before: Snapshot) -> frozenset[Target]:
