@@ -12,6 +12,9 @@ BASE ?= 6.12
 KERNEL ?= ours
 # Extra arguments for pytest: make integration ARGS='-k map'.
 ARGS ?=
+# Guests at a time, where their time is not what is looked at: emulated, one keeps a core busy and
+# a bit. With 0 pytest shows what tests print (ARGS=-s).
+WORKERS ?= 2
 
 TYPED := plugins/rxlane plugins/tuned tests/lab tests/unit tests/integration tests/bench \
 	tests/packages tests/demo.py tests/demo_story.py tests/demo_text.py packaging/build-debs \
@@ -92,7 +95,8 @@ series: setup ## both series apply with fuzz 0 and pass checkpatch
 	$(LAB) series 7.2
 
 integration: setup ## guest tests with the packages (root)
-	$(PYTHON) -m pytest tests/integration -m 'not long' --durations 25 --durations-min 10 $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) tests/integration -m 'not long' \
+		--durations 25 --durations-min 10 $(ARGS)
 
 # Setup comes before the gate, which runs in the venv that it makes.
 check: ## the gate: setup, lint, unit, series, debs, kernels, integration

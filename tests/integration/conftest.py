@@ -2,7 +2,7 @@
 """Guests of the integration tests: one boot a kernel, the packages installed in it with apt.
 
 A test that takes ``guest`` runs on every kernel of KERNELS, or on those its
-``@pytest.mark.kernels(...)`` names. pytest orders the tests so that one guest is up at a time.
+``@pytest.mark.kernels(...)`` names. A worker of xdist has one guest at a time (lab/workers.py).
 After every test the console must be free of kernel splats.
 """
 
@@ -19,7 +19,7 @@ import pytest
 from _pytest.compat import NOTSET
 from _pytest.mark.structures import ParameterSet
 
-from lab import debtools, oncemore, qemu
+from lab import debtools, oncemore, qemu, workers
 from lab.base import BASES
 from lab.kernel import KernelImage, build, debian_prebuilt
 from lab.machine import GuestSpec
@@ -57,9 +57,16 @@ def our_kernel(base: str) -> KernelImage:
     return build(base, flavour(f"ours-{base}"), patched=True)
 
 
+def stock_72() -> KernelImage:
+    """Debian's own, which takes a minute to get where a build takes fifteen; a variant is built."""
+    if VARIANT.partition("/")[0] == STOCK_72:
+        return build("7.2", flavour(STOCK_72), patched=False)
+    return debian_prebuilt("7.2")
+
+
 KERNELS: dict[str, Callable[[], KernelImage]] = {
     OURS: partial(our_kernel, "6.12"),
-    STOCK_72: partial(build, base="7.2", flavour=flavour(STOCK_72), patched=False),
+    STOCK_72: stock_72,
     DEBIAN_612: partial(debian_prebuilt, "6.12"),
 }
 
@@ -140,7 +147,9 @@ def older_kernel(reason: str) -> NoReturn:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kernels(*names): the kernels a guest test runs on")
+    config.addinivalue_line(
+        "markers", "kernels(*names, long=()): the kernels a guest test runs on, also in check-long"
+    )
     config.addinivalue_line("markers", "long: minutes each; make check-long")
 
 
@@ -148,7 +157,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "guest" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kernels")
         names = marker.args if marker else tuple(KERNELS)
-        metafunc.parametrize("guest", names, indirect=True, scope="session")
+        more = marker.kwargs.get("long", ()) if marker else ()
+        later = (pytest.param(name, marks=pytest.mark.long) for name in more)
+        metafunc.parametrize("guest", [*names, *later], indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -174,6 +185,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("guests booted once more")
     for why in ANEW:
         terminalreporter.line(why)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.ByGuest:
+    return workers.ByGuest(config, log, KERNELS)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    workers.hand_over(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    workers.take(node)
 
 
 def kernel_of(item: pytest.Item) -> str | None:
