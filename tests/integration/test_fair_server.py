@@ -21,7 +21,9 @@ TASKS = 2
 REMOTE = "/root/fair_server.py"
 
 
-@pytest.mark.parametrize(("base", "patched"), [("6.12", True), ("7.2", False)])
+@pytest.mark.parametrize(
+    ("base", "patched"), [("6.12", True), pytest.param("7.2", False, marks=pytest.mark.long)]
+)
 def test_only_tasks_are_counted(base: str, patched: bool) -> None:
     with Guest(build(base, patched=patched), GuestSpec(cpus=2)) as vm:
         vm.put(SCRIPTS / "fair_server.py", REMOTE)

@@ -107,7 +107,7 @@ class Raced(Guest):
         self._qemu.wait(60)
 
 
-@pytest.mark.parametrize("how", ["int3", "reset"])
+@pytest.mark.parametrize("how", ["int3", pytest.param("reset", marks=pytest.mark.long)])
 def test_a_boot_lost_to_the_emulation_is_done_anew(how: str) -> None:
     """The second boot has all of the guest's disks again."""
     raced = Raced(how)

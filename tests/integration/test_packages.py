@@ -151,6 +151,7 @@ def check_installed(host: Host) -> None:
     assert json.loads(host.run("rxlane", "map", "--json").stdout)["devices"]
 
 
+@pytest.mark.long
 def test_upgrade_waits_for_the_confirmation(bare: Host, version: str) -> None:
     """None of the packages is upgraded while an apply waits to be confirmed."""
     settings = bare.settings()
@@ -174,6 +175,7 @@ def test_upgrade_waits_for_the_confirmation(bare: Host, version: str) -> None:
     assert bare.settings() == settings
 
 
+@pytest.mark.long
 def test_autopkgtests(bare: Host, version: str) -> None:
     """The tests that Debian's own infrastructure runs, by its own tool, on installed packages."""
     settings = bare.settings()

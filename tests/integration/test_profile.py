@@ -91,6 +91,7 @@ def test_off_restores_every_setting(guest: Host) -> None:
     assert not_restored(guest, before) == {}
 
 
+@pytest.mark.kernels(OURS, long=(STOCK_72, DEBIAN_612))
 def test_originals_survive_a_killed_tuned(guest: Host) -> None:
     before = guest.settings()
     guest.run("tuned-adm", "profile", PROFILE, timeout=180)

@@ -5,13 +5,15 @@ Each case of each of them passes on our kernel, but for those that need somethin
 these are listed with what it is, and must fail or be skipped, so that the list cannot grow stale.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from kselftest import results
 
 from conftest import KERNELS, OURS, STOCK_72
 from lab import apt
+from lab.kernel import KernelImage, build
 from lab.machine import GuestSpec
 from lab.selftests import selftests
 from lab.vm import Guest
@@ -42,11 +44,24 @@ NOT_THERE = {
 ETHTOOL = "1:7.2-1"
 
 
-@pytest.fixture(scope="module", params=[OURS, STOCK_72])
+# Netdevsim, which most cases are about, is not in Debian's own kernels.
+BUILT: dict[str, Callable[[], KernelImage]] = {
+    OURS: KERNELS[OURS],
+    STOCK_72: partial(build, "7.2", patched=False),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(OURS, id="ours"),
+        pytest.param(STOCK_72, id="stock", marks=pytest.mark.long),
+    ],
+)
 def machine(request: pytest.FixtureRequest) -> Iterator[tuple[str, Guest]]:
     ethtool = apt.download("ethtool", apt.choose("ethtool", ETHTOOL))
     share = [selftests("7.2", patched=False), ethtool]
-    with Guest(KERNELS[request.param](), GuestSpec(cpus=2, share=share)) as vm:
+    with Guest(BUILT[request.param](), GuestSpec(cpus=2, share=share)) as vm:
         # They write beside themselves.
         vm.run(["cp", "-r", "/mnt/share/ksrc", "/root/ksrc"])
         vm.run(["dpkg", "--install", f"/mnt/share/{ethtool.name}"])
