@@ -41,6 +41,7 @@ SCRIPTED = 8  # devices for what starts a process for every one of them
 TUNED = 64  # devices for TuneD
 # The bars. Multiples of the C program's time; of the first apply's; KB; system calls a queue.
 APPLY, UNDO, AGAIN, MEMORY, CALLS, EXPONENT, HOGGED = 0.8, 0.8, 0.2, 40_000, 15, 1.1, 0.1
+ONE = 0.5  # of what TuneD takes on one device
 STARTED = 2  # programs that an apply may start, itself among them
 CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h
 IDLE, IDLE_S, CALM_S = 0.1, 30.0, 3.0  # percent of a CPU in these seconds, once it is calm
@@ -324,25 +325,36 @@ def script(report: Report, args: argparse.Namespace, base: Path) -> None:
     report.figure(name, median(found))
 
 
-def tuned(report: Report, args: argparse.Namespace, base: Path, version: str) -> None:
+def run_tuned(space: Space, root: Path) -> tuple[float, float]:
+    # Shared memory: not all file systems take an overlay's layers.
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        return peers.run_tuned(space.name, root, Path(folder))
+
+
+def tuned(report: Report, args: argparse.Namespace, state: Path, base: Path, version: str) -> None:
     """Stock TuneD with the same on the same devices, from its start to its word that all is set."""
     name = f"tuned-{version}"
     try:
-        root, found = peers.tuned(version), []
+        root, found, alone = peers.tuned(version), [], []
         name = root.name
         with Space(TUNED) as space:
             for _ in range(args.rounds):
-                # Shared memory: not all file systems take an overlay's layers.
-                with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-                    on, off = peers.run_tuned(space.name, root, Path(folder))
+                on, off = run_tuned(space, root)
                 c_on, c_off = (space.inside([str(base), way]).wall for way in ("on", "off"))
                 found.append((on / c_on, off / c_off))
+        with Space(1) as space:
+            ours = Ours(space, state)
+            for _ in range(args.rounds):
+                mine = space.inside(ours.apply()).wall
+                space.inside(ours.undo())
+                alone.append(mine / run_tuned(space, root)[0])
     except NoPeer as why:
         report.skipped.append(f"{name}: {why}")
         return
     for what, at in (("apply", 0), ("undo", 1)):
         value = median(one[at] for one in found)
         report.figure(f"{name}, {what} on {TUNED} devices, times the C program", value)
+    report.figure(f"ours on one device, times {name}", median(alone), ONE)
 
 
 def netutils(report: Report, args: argparse.Namespace, state: Path) -> None:
@@ -389,7 +401,7 @@ def measure(args: argparse.Namespace) -> Report:
         beside_hogs(report, args, state, base)
         script(report, args, base)
         for version in peers.TUNED:
-            tuned(report, args, base, version)
+            tuned(report, args, state, base, version)
         netutils(report, args, state)
     return report
 

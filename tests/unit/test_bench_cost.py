@@ -63,7 +63,7 @@ def test_peers_that_cannot_run_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(peers, "tuned", none)
     monkeypatch.setattr(peers, "netutils", none)
     report, args = Report(), Namespace(rounds=1)
-    cost.tuned(report, args, tmp_path, "2.25.1-1")
+    cost.tuned(report, args, tmp_path, tmp_path, "2.25.1-1")
     cost.netutils(report, args, tmp_path)
     assert report.skipped == [
         "tuned-2.25.1-1: no mirror is reached",
