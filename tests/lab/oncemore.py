@@ -11,7 +11,7 @@ from _pytest.runner import CallInfo, runtestprotocol
 from lab.progress import say
 from lab.vm import ANEW, GUESTS
 
-# So that no fault of ours hides behind it, one test a run is all.
+# So that no fault of ours hides behind it, one test a run, or a worker of it, is all.
 WAS_RUN = "was run once more"
 
 

@@ -400,7 +400,7 @@ class Guest:
         Seen of a stock 7.2 before init, whose CPUs waited for each other with interrupts off, and
         of our 6.12, before init and twice after it with every CPU idle, for a reason that is not
         known; the second time a timer that RCU waited for did not come. So that no fault of ours
-        hides behind it, one such guest a run is all.
+        hides behind it, one such guest is all that a run, or a worker of it, puts up with.
         """
         if self.accel != "tcg":
             return ""
