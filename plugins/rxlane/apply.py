@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rxlane.applying import stages
+from rxlane.applying import leftover, stages, undoing
 from rxlane.applying.present import load_current, of_now
-from rxlane.applying.writing import missing, put_back, read_back, write
+from rxlane.applying.writing import read_back, write
 from rxlane.decide import decide
 from rxlane.deciding import classes, cutting
 from rxlane.errors import Kind, RxlaneError, counted
@@ -21,31 +21,20 @@ from rxlane.host import places
 from rxlane.host.places import Folder
 from rxlane.items import (
     CHANNEL_ITEMS,
-    CHEAP_ITEMS,
-    IRQ_ITEMS,
-    THREAD_ITEMS,
     VHOST_CPUS,
     Value,
 )
 from rxlane.journal import UNCHANGED, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.model import Link, Snapshot
-from rxlane.parallel import uninterrupted
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
 from rxlane.revert import (
     Carried,
     carry,
-    indexes_by_name,
-    names_by_index,
-    renamed,
     threads_of,
 )
 from rxlane.sections import Policy
 from rxlane.settings import View
-from rxlane.verify import GONE
-
-# What is to be put back, by its device's index, queue and item: names may change meanwhile.
-Undo = dict[tuple[int, int, str], Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ def apply(
     scope: Container[str] | None = None,
     owner: str = "",
     choose: Callable[[Plan], Plan] | None = None,
-    undo: Undo | None = None,
+    undo: undoing.Undo | None = None,
 ) -> Applied:
     """Plan on the running host and write what differs.
 
@@ -120,7 +109,7 @@ def apply(
                 )
                 carried = stages.first_part(whole, plan, before)
                 stay = stages.not_tried(journal, carried, before)
-                left = _left(journal, plan, scope, refused, stay)
+                left = leftover.left(journal, plan, scope, refused, stay)
                 now, journal = _write(kernel, store, journal, carried, left, before, undo, owner)
                 refused |= now
                 written.update(c.target for c in carried.changes if c.target not in now)
@@ -132,7 +121,8 @@ def apply(
             return Applied(done, wrote, back, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
             if undo:
-                _undo(kernel, store, old and _knowing(old, refused, written), undo, error)
+                known = old and leftover.knowing(old, refused, written)
+                undoing.undo_all(kernel, store, known, undo, error)
             raise
 
 
@@ -229,23 +219,7 @@ def _own(plan: Plan, scope: Container[str] | None) -> Iterator[Target]:
 
 def _without(plan: Plan, refused: Mapping[Target, str]) -> Plan:
     changes = tuple(c for c in plan.changes if c.target not in refused)
-    return replace(plan, changes=changes, skips=_told(plan, refused))
-
-
-def _told(plan: Plan, refused: Mapping[Target, str]) -> tuple[Skip, ...]:
-    """Return the plan's skips and what was refused: of channels only that, which it planned
-    without.
-    """
-    uncounted = {t.device for t in refused if t.item in CHANNEL_ITEMS}
-    skips = (s for s in plan.skips if s.item != "channels" or s.device not in uncounted)
-    return (*skips, *_refusals(refused))
-
-
-def _refusals(refused: Mapping[Target, str]) -> Iterator[Skip]:
-    for t, why in refused.items():
-        if t.item not in THREAD_ITEMS:  # their mode's line says it
-            kind = "unmovable" if t.item in IRQ_ITEMS else "unsupported"
-            yield Skip(t.device, t.queue, t.item, kind, why)
+    return replace(plan, changes=changes, skips=leftover.told(plan, refused))
 
 
 def _saved(store: Store, stored: Journal | None, journal: Journal | None) -> Journal | None:
@@ -258,41 +232,6 @@ def _saved(store: Store, stored: Journal | None, journal: Journal | None) -> Jou
     return journal
 
 
-def _knowing(
-    journal: Journal, refused: Mapping[Target, str], written: Container[Target]
-) -> Journal:
-    """Return the journal with what has been learned of drivers since: which channels they refused
-    to change, and which they did change. The next plan must not expect others.
-    """
-    channels = {t: why for t, why in refused.items() if t.item in CHANNEL_ITEMS}
-    done = {t for t in stages.channels_refused(journal) if t in written}
-    known = tuple(s for s in journal.left if s.kind != "unsupported" or s.target not in done)
-    new = (skip for skip in _refusals(channels) if skip not in known)
-    return replace(journal, left=(*known, *new))
-
-
-def _left(
-    journal: Journal | None,
-    plan: Plan,
-    scope: Container[str] | None,
-    refused: Mapping[Target, str],
-    stay: Container[Target],
-) -> tuple[Skip, ...]:
-    """Return what is asked for and not done: by this plan, for devices outside of it, and what
-    refused before and is not tried again. stay: channels that do, though nobody asks for them.
-    """
-    waiting = {held.target for held in plan.holds if held.before != held.after}
-    new = _told(plan, refused)
-
-    def stays(skip: Skip) -> bool:
-        outside = scope is not None and skip.device != HOST and skip.device not in scope
-        kept = skip.kind == "unsupported" and skip.target in stay
-        return outside or skip.target in waiting or kept
-
-    old = () if journal is None else journal.left
-    return (*(skip for skip in old if skip not in new and stays(skip)), *new)
-
-
 def _write(
     kernel: Kernel,
     store: Store,
@@ -300,7 +239,7 @@ def _write(
     carried: Carried,
     left: tuple[Skip, ...],
     before: Snapshot,
-    undo: Undo,
+    undo: undoing.Undo,
     owner: str,
 ) -> tuple[dict[Target, str], Journal | None]:
     """Write one round; undo collects what must be put back, the first value of each counts.
@@ -323,8 +262,8 @@ def _write(
     )
     wanted = _save_first(store, journal, wanted, bool(carried.changes))
     view = View.of(before)
-    _collect(undo, view, _present_values(view, carried.changes))
-    _collect(undo, view, stages.of_reset(view, carried.changes))
+    undoing.collect(undo, view, _present_values(view, carried.changes))
+    undoing.collect(undo, view, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}
     devices = {target.device for target in changes}
     writing = _Round(kernel, store, devices, wanted, view, undo)
@@ -382,7 +321,7 @@ class _Round:
     devices: Collection[str]
     journal: Journal
     view: View
-    undo: Undo
+    undo: undoing.Undo
     refused: dict[Target, str] = field(default_factory=dict)
 
     def due(self, targets: Iterable[Target], optional: Container[Target]) -> list[Target]:
@@ -409,25 +348,18 @@ class _Round:
         classes.check(self.view, phase, kind=Kind.KERNEL)
         entries = tuple(_with_birth(e, born) for e in self.journal.entries)
         self._save(replace(self.journal, entries=entries))
-        _collect(self.undo, self.view, born)
+        undoing.collect(self.undo, self.view, born)
 
     def _note_refused(self, now: Mapping[Target, str]) -> None:
         """Let the journal want no more of what the kernel has just refused, and say so."""
         self.refused.update(now)
         old = self.journal
         entries = tuple(replace(e, after=None) if e.target in now else e for e in old.entries)
-        self._save(replace(old, entries=entries, left=(*old.left, *_refusals(now))))
+        self._save(replace(old, entries=entries, left=(*old.left, *leftover.refusals(now))))
 
     def _save(self, journal: Journal) -> None:
         self.journal = journal
         self.store.save(journal)
-
-
-def _collect(undo: Undo, view: View, values: Mapping[Target, Value]) -> None:
-    index = indexes_by_name(view.snapshot.links)
-    for (device, queue, item), value in values.items():
-        entry = Entry(device, index[device], queue, item, value, None)
-        undo.setdefault((entry.ifindex, queue, item), entry)
 
 
 def _present_values(view: View, changes: Iterable[Change]) -> dict[Target, Value]:
@@ -449,60 +381,3 @@ def _births(phase: Iterable[Change], view: View) -> dict[Target, Value]:
 def _with_birth(entry: Entry, born: dict[Target, Value]) -> Entry:
     value = born.get(entry.target)
     return replace(entry, before=value) if entry.before is None and value is not None else entry
-
-
-def _undo(
-    kernel: Kernel,
-    store: Store,
-    old: Journal | None,
-    undo: Undo,
-    error: BaseException,
-) -> None:
-    """Put back what was there before this apply; undo and the journal stay unless all of it is.
-
-    A terminal that goes sends more than one interrupt: the next waits, and is raised in place of
-    the error.
-    """
-    left = ["interrupted"]
-    try:
-        with uninterrupted():
-            left = _left_after(kernel, undo.values())
-            if not left:
-                if old is None:
-                    store.remove()
-                else:
-                    store.save(old)
-                undo.clear()
-    except (RxlaneError, OSError, KeyboardInterrupt) as again:
-        error = again
-        raise
-    finally:
-        if left:
-            error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
-
-
-def _left_after(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
-    """Put all back that can be; return one line for each setting that is not, or why."""
-    try:
-        return _put_all_back(kernel, undo)
-    except (RxlaneError, OSError) as error:
-        return [str(error)]
-
-
-def _put_all_back(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
-    """Return one line for each setting that is not back, such as one whose device is down."""
-    items = {entry.item for entry in undo} | CHEAP_ITEMS
-    before = kernel.observe(None, items)
-    _, failed, _ = put_back(kernel, _values(undo, before), before)
-    if failed:
-        return failed
-    now = kernel.observe(None, items)
-    here = names_by_index(now.links)
-    gone = [f"{entry.target}: {GONE}" for entry in undo if entry.ifindex not in here]
-    back = missing(View.of(now), _values(undo, now))
-    return [*gone, *(f"{target}: {why}" for target, why in back.items())]
-
-
-def _values(undo: Iterable[Entry], now: Snapshot) -> dict[Target, Value]:
-    """Return what is to be put back of the devices that are here, by their present names."""
-    return {e.target: e.before for e in renamed(undo, now.links) if e.before is not None}

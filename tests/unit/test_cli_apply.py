@@ -301,7 +301,7 @@ def test_an_undo_that_never_began_keeps_the_guard(
 ) -> None:
     """The second interrupt may come before the undo is safe from it."""
     host.fail_at = 3
-    monkeypatch.setattr("rxlane.apply._undo", interrupt)
+    monkeypatch.setattr("rxlane.applying.undoing.undo_all", interrupt)
     argv = ("apply", "eth0", "-o", "threaded=on", *state(tmp_path), "--confirm", "60")
     assert run(capsys, *argv)[0] == 130
     assert (tmp_path / "state" / "confirm.json").exists()

@@ -38,7 +38,8 @@ def apply_(args: argparse.Namespace) -> int:
     from dataclasses import replace
     from functools import partial
 
-    from rxlane.apply import Undo, apply
+    from rxlane.apply import apply
+    from rxlane.applying.undoing import Undo
     from rxlane.journal import Store
     from rxlane.keeping import claims, confirm
     from rxlane.kernel import Linux
