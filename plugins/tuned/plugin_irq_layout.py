@@ -29,11 +29,11 @@ class IrqLayoutPlugin(Facet, hotplug.Plugin):  # type: ignore[misc]
 
     [option]`irq_cpus` is `auto`, `numa-local`, `one-per-core`, `spread-llc`
     or a CPU list (such as `2,4-7`). With `auto` and a list each interrupt gets one CPU: that of its
-    queue's NAPI thread when the thread is bound to one, else the least used
+    queue's NAPI thread when the thread is bound to one (and the list names it), else the least used
     near the device. CPUs are counted over all devices, so that devices go to
     different ones. `auto` spreads evenly over the housekeeping CPUs of the
-    device's NUMA node (of the host where the node has none), CPU 0 last, and
-    leaves out isolated CPUs and those of busy pollers. With `numa-local` each
+    device's NUMA node (of the host where the node has none), CPU 0 after
+    others, those of busy pollers last, isolated ones not at all. With `numa-local` each
     interrupt may go to all housekeeping CPUs of the device's node. `one-per-core` and `spread-llc`
     are `auto` with one CPU of each core and over last level caches. Empty leaves interrupts alone.
     Queues that a section `napi` keeps for management keep their interrupts.

@@ -47,6 +47,8 @@ BAD = [
     ("record", ""),
     ("map", "--snapshot", "/nonexistent"),
     ("map", "--snapshot", ""),
+    ("rollback", "--boot", "eth0"),
+    ("rollback", "--orphaned", "eth0"),
     ("plan",),
     ("plan", "eth0", "-o"),
     ("plan", "eth0", "-o", "threaded"),

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import rxlane
 from package_build import make_room
 from unit.packagefiles import DEBIAN, PACKAGES, TREE, debian, installed_patterns
 
@@ -62,6 +63,12 @@ def test_one_version() -> None:
     assert match[1] == project["version"]
     spec = (DEBIAN.parent / "rpm" / "rxlane.spec").read_text()
     assert re.findall(r"^Version: +(\S+)$", spec, re.MULTILINE) == [project["version"]]
+    assert rxlane.__version__ == project["version"]
+    manuals = [*(TREE / "plugins" / "doc").glob("*.[1-8]")]
+    heads = [
+        re.search(r'^[.]TH .*"rxlane (\S+)"', one.read_text(), re.MULTILINE) for one in manuals
+    ]
+    assert manuals and {head and head[1] for head in heads} == {project["version"]}
 
 
 def test_build_needs_are_listed() -> None:

@@ -191,11 +191,9 @@ def rollback_(args: argparse.Namespace) -> int:
 
     store = Store(args.state)
     kernel = Linux(brief=True)
+    links = _named(args, kernel)
     if args.orphaned and not _orphaned(store, kernel.boot_id()):
         return 0
-    links = []
-    if args.devices:
-        links = request.resolve(args.devices, kernel.observe(None, ()))
     devices = {link.name for link in links}
     request.need_root()
     released = True
@@ -222,6 +220,16 @@ def rollback_(args: argparse.Namespace) -> int:
         streams.say(f"not put back: {line}")
     streams.tell(str(done))
     return 0 if released and not done.pending else 1
+
+
+def _named(args: argparse.Namespace, kernel: Linux) -> Sequence[Link]:
+    """Return the devices that rollback is to be of, none for all."""
+    if not args.devices:
+        return ()
+    if args.boot or args.orphaned:
+        problem = "--boot and --orphaned are about all that they find"
+        raise RxlaneError(Kind.OPTION, problem, remedy="leave DEV out")
+    return request.resolve(args.devices, kernel.observe(None, ()))
 
 
 def _released(store: Store, boot_id: str, indexes: Collection[int] | None) -> bool:
