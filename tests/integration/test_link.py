@@ -101,7 +101,9 @@ def test_cold_boot(linked: Linked, wanted: Settings) -> None:
 
 
 def test_kept(linked: Linked, wanted: Settings) -> None:
-    """Down and up, other queues, a rename, another namespace; `udevadm trigger` writes nothing."""
+    """Down and up, other queues, a rename, another namespace, another target; `udevadm trigger`
+    writes nothing.
+    """
     nic, unit = linked.nic, linked.unit(linked.nic)
     pid = linked.property(unit, "MainPID")
     journal = linked.host.run("cat", "/var/lib/rxlane/journal.json").stdout
@@ -116,6 +118,7 @@ def test_kept(linked: Linked, wanted: Settings) -> None:
         f" ip link set lane0 name {nic}; ip link set {nic} up",
         "namespace": f"ip netns add a; ip link set {nic} netns a; sleep 1;"
         f" ip -n a link set {nic} netns 1; ip netns delete a; ip link set {nic} up",
+        "target": "systemctl isolate multi-user.target",
     }
     for name, command in operations.items():
         linked.host.run("sh", "-c", command)

@@ -288,6 +288,14 @@ def test_unit_outlives_its_starter(store: Store) -> None:
     assert "--property=Restart=on-failure" in argv
 
 
+def test_a_guard_finds_its_library(store: Store) -> None:
+    """Also where that lies in no folder that Python knows."""
+    (path,) = (word for word in guard.unit("ab12") if word.startswith("--setenv=PYTHONPATH="))
+    env = {"PYTHONPATH": path.partition("PYTHONPATH=")[2]}
+    argv = [*guard.command(store, "ab12")[:-3], "--help"]
+    assert subprocess.run(argv, env=env, capture_output=True, check=False).returncode == 0
+
+
 def test_a_guard_is_above_every_poller() -> None:
     with pytest.raises(RxlaneError):
         parse_section(

@@ -47,6 +47,8 @@ def unit(token: str) -> list[str]:
         "RestartSec=1",
         "StartLimitIntervalSec=0",
         "OOMScoreAdjust=-1000",
+        # `systemctl isolate` is no word to look at once.
+        "IgnoreOnIsolate=yes",
     )
     return [
         "systemd-run",
@@ -61,7 +63,8 @@ def unit(token: str) -> list[str]:
 
 
 def _library() -> Path:
-    return Path(__file__).resolve().parents[1]
+    """Return the folder that holds the package."""
+    return Path(__file__).resolve().parents[2]
 
 
 def start(store: Store, token: str) -> None:
