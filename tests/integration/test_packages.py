@@ -201,3 +201,23 @@ def test_removal_without_the_daemon(bare: Host, version: str) -> None:
     apt(bare, "purge", *PACKAGES)
     assert bare.settings() == settings
     bare.run("systemctl", "unmask", "--runtime", "tuned")
+
+
+@pytest.mark.long
+def test_removal_of_the_profiles_alone_leaves_what_was_applied(bare: Host, version: str) -> None:
+    """TuneD was stopped, its files still name the profile, and the operator took over."""
+    settings = bare.settings()
+    install(bare, version)
+    bare.run("tuned-adm", "profile", PROFILE)
+    bare.run("systemctl", "stop", "tuned")
+    try:
+        assert bare.settings() == settings
+        bare.run("rxlane", "apply", "-o", "threaded=on@1-", bare.vm.nic)
+        applied = bare.settings()
+        assert applied != settings
+        apt(bare, "remove", PACKAGES[2])
+        assert bare.settings() == applied
+        apt(bare, "purge", *PACKAGES)
+        assert bare.settings() == settings
+    finally:
+        bare.run("systemctl", "start", "tuned")

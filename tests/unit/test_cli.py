@@ -49,6 +49,7 @@ BAD = [
     ("map", "--snapshot", ""),
     ("rollback", "--boot", "eth0"),
     ("rollback", "--orphaned", "eth0"),
+    ("rollback", "--tuned", "eth0"),
     ("plan",),
     ("plan", "eth0", "-o"),
     ("plan", "eth0", "-o", "threaded"),

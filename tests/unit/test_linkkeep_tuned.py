@@ -90,6 +90,25 @@ def test_a_dead_tuned_takes_only_its_own_with_it(
     assert bench.modes("eth0") == [0, 2, 2, 2]
 
 
+def test_plugins_that_are_removed_take_only_tuneds_with_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its profile files still name the profile, for no daemon could be told."""
+    bench.start_service("eth0", **POLL)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    assert bench.adapter().apply([ROW]).ok
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset({"napi"}))
+    argv = ["rollback", "--tuned", "--state", str(bench.store.directory)]
+    assert cli.main(argv) == 0
+    assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
+    assert bench.look("eth0") and bench.look("eth1")
+    during = bench.host.observe()
+    assert bench.modes("eth0") == [0, 2, 2, 2]
+    assert cli.main(argv) == 0 and same(bench.host.observe(), during), "they are the services'"
+
+
 def test_a_dead_tuned_that_had_nothing_to_write_leaves_the_interface(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

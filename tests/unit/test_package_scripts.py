@@ -152,7 +152,7 @@ def test_what_tuned_wrote_is_its_own_whatever_its_profile_says(host: Host, activ
     assert host.script("tuned-profiles-rxlane.prerm", "remove") == ["tuned-adm off"]
     host.command("tuned-adm", 1)
     calls = host.script("tuned-profiles-rxlane.prerm", "remove")
-    assert calls[1:] == ["tuned-adm off", "rxlane rollback"]
+    assert calls[1:] == ["tuned-adm off", "rxlane rollback --tuned"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_journal_undoes_what_tuned_cannot(host: Host) -> None:
     host.activate("net-low-latency")
     host.journal()
     calls = host.script("tuned-profiles-rxlane.prerm", "remove")
-    assert calls == ["tuned-adm off", "rxlane rollback"]
+    assert calls == ["tuned-adm off", "rxlane rollback --tuned"]
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -182,7 +182,7 @@ def verify_(args: argparse.Namespace) -> int:
 
 
 def rollback_(args: argparse.Namespace) -> int:
-    """Bring originals back: of devices, of everything, or what --boot and --orphaned say."""
+    """Bring originals back: of devices, of everything, or what --boot, --orphaned, --tuned say."""
     from rxlane.applying.present import refuse_elsewhere
     from rxlane.applying.rollback import RolledBack, rollback
     from rxlane.journal import Store
@@ -201,10 +201,11 @@ def rollback_(args: argparse.Namespace) -> int:
         for note in confirm.discard_earlier(kernel, store):
             streams.say(f"note: {note}")
         return 0
-    if args.orphaned:
+    if args.orphaned or args.tuned:
         done = RolledBack(0)
         if claims.of_tuned(store):
-            done = rollback(kernel, store, claims.others(store, kernel))
+            # A TuneD that could not be told may run, and keep what it wrote.
+            done = rollback(kernel, store, claims.others(store, kernel), for_good=args.tuned)
         claims.release_tuned(store, kernel.boot_id())
     else:
         refuse_elsewhere(store, _left_store(args).load(), kernel)
@@ -226,8 +227,8 @@ def _named(args: argparse.Namespace, kernel: Linux) -> Sequence[Link]:
     """Return the devices that rollback is to be of, none for all."""
     if not args.devices:
         return ()
-    if args.boot or args.orphaned:
-        problem = "--boot and --orphaned are about all that they find"
+    if args.boot or args.orphaned or args.tuned:
+        problem = "--boot, --orphaned and --tuned are about all that they find"
         raise RxlaneError(Kind.OPTION, problem, remedy="leave DEV out")
     return request.resolve(args.devices, kernel.observe(None, ()))
 

@@ -72,6 +72,11 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         action="store_true",
         help="only what TuneD wrote and will not write again; for the start of TuneD",
     )
+    which.add_argument(
+        "--tuned",
+        action="store_true",
+        help="only what TuneD wrote; for the removal of its plugins, where it cannot be told",
+    )
     linking = _add(verbs, "link", "print the .link drop-in that makes the layout permanent")
     linking.add_argument("device", type=request.device, metavar="DEV", help="network device")
     record = _add(verbs, "record", "write a snapshot without addresses as JSON")
