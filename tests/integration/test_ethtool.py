@@ -25,6 +25,8 @@ SETTINGS = {
     "threaded": "on", "defer-hard-irqs": "1", "gro-flush-timeout": "0x10",
     "irq-suspend-timeout": "1",
 }  # fmt: skip
+# What the test of sockets would not change if it could.
+KEPT = ("threaded", "off")
 # Empty, signs, blanks, trailing garbage, no digits, other bases, beyond 64 bits.
 NO_NUMBER = (
     "", "-1", "-0", "+1", " 1", "1 ", "1x", "1,2", "1.0", "0x", "0xg", "0x-1", "0x0x1", "x1", "foo",
@@ -107,6 +109,27 @@ def test_sets_one_and_all(host: Space) -> None:
     assert host.modes("v0") == ["off"] * QUEUES
     napi = shown(host, "v0")[0]["napis"][-1]
     assert (napi["gro-flush-timeout"], napi["defer-hard-irqs"]) == (2**64 - 1, 2**31 - 1)
+
+
+def test_a_thread_of_another_pid_namespace_has_no_pid(host: Space) -> None:
+    """To which the kernel gives 0, by which sched_setaffinity(2) means the caller."""
+    assert ethtool(host, "--set-napi", "v0", "all", "threaded", "on").returncode == 0
+    words = ("unshare", "--pid", "--fork", host.ip, "--json", "--show-napi", "v0")
+    (device,) = json.loads(host.inside(*words).stdout)
+    assert all("pid" in napi for napi in shown(host, "v0")[0]["napis"])
+    assert not any("pid" in napi for napi in device["napis"])
+    assert ethtool(host, "--set-napi", "v0", "all", "threaded", "off").returncode == 0
+
+
+@pytest.mark.parametrize("files", [4, 5, 6])
+@pytest.mark.parametrize("words", [("--show-napi", "v0"), ("--set-napi", "v0", "all", *KEPT)])
+def test_sockets_that_cannot_be_had(kept: Space, files: int, words: tuple[str, ...]) -> None:
+    limit = ("prlimit", f"--nofile={files}:{files}")
+    done = kept.inside(*limit, kept.ip, *words)
+    if done.returncode != 0:
+        assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") >= 1, done
+        assert "Too many open files" in done.stderr, done
+    assert files > 4 or done.returncode == 1
 
 
 def test_busy_poll_where_the_kernel_knows_it_or_not(host: Space) -> None:
