@@ -125,6 +125,15 @@ def test_a_line_per_napi_says_what_the_kernel_says(ns: Space) -> None:
     assert " napi " not in ns("-d", "link", "show", "v0").stdout
 
 
+def test_a_thread_of_another_pid_namespace_has_no_pid(ns: Space) -> None:
+    """To which the kernel gives 0, by which sched_setaffinity(2) means the caller."""
+    ns.set("v0", "threaded", "on")
+    words = ("unshare", "--pid", "--fork", ns.ip, "-j", "-d", "-d", "link", "show", "dev", "v0")
+    (link,) = json.loads(ns.inside(*words).stdout)
+    assert all(napi["pid"] for napi in ns.show("v0")["napis"])
+    assert [napi.get("pid") for napi in link["napis"]] == [None] * QUEUES
+
+
 def test_json_follows_the_schema(ns: Space) -> None:
     ns.set("v0", "threaded", "on", "napi", first_id(ns, "v0"))
     links = {link["ifname"]: link for link in json.loads(ns("-j", "-d", "-d", "link").stdout)}
