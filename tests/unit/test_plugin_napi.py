@@ -355,6 +355,8 @@ def test_renamed_device_keeps_no_old_name(
     monkeypatch.setattr(plugin, "_add_device", add, raising=False)
     plugin._move_device("lan1")
     assert log.errors() == [] and instance.processed_devices == {"eth0", "lan1"}
+    # A veth may get the old name, and is no hardware for it.
+    assert plugin._get_matching_devices(instance, {"eth0", "eth1"}) == {"eth0"}
 
 
 def test_a_device_renamed_out_of_its_section_stays_in_it(

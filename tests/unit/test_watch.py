@@ -121,6 +121,35 @@ def test_renamed_device_is_followed_and_comes_back(bench: Bench) -> None:
     assert all(n.threaded == 0 and n.defer_hard_irqs == 0 for n in host.links["lan0"].napis)
 
 
+def test_a_rename_that_sysfs_shows_before_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the last look wrote is heard first, while the links read so far have the old name."""
+    net = tmp_path / "sys/class/net"
+    (net / "eth0/device").mkdir(parents=True)
+    monkeypatch.setattr(watch, "Sysfs", lambda: Sysfs(tmp_path))
+    bench = keeping.full(tmp_path)
+    os.rename(net / "eth0", net / "lan0")
+    bench.host.rename("eth0", "lan0")
+    assert bench.relevant(Event("had rps_cpus written", "eth0", 2, reset=False))
+    bench.host.write_napi(8194, {"threaded": "off"})
+    bench.happens(Event("renamed from eth0", "lan0", 2, reset=False))
+    assert bench.host.links["lan0"].napis[1].threaded == 1
+
+
+def test_a_rollback_ends_what_found_all_as_wanted(tmp_path: Path) -> None:
+    """There are no originals, but the operator has said it all the same."""
+    host = SimHost(simhost.snapshot())
+    for napi in host.links["eth0"].napis:
+        host.write_napi(napi.napi_id, {"threaded": "on"})
+    bench = Bench(host, Store(tmp_path / "state"), policy("eth0", threaded="on"))
+    assert bench.store.load() is None
+    rollback(host, bench.store, for_good=True)
+    host.write_napi(8194, {"threaded": "off"})
+    assert not bench.happens(Event("had threaded written", "eth0", 2, reset=False))
+    assert host.links["eth0"].napis[1].threaded == 0
+
+
 def test_device_made_anew_has_originals_of_its_own(bench: Bench) -> None:
     """Driver unbind and bind: another index, other NAPIs, another original."""
     host = bench.host

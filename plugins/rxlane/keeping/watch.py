@@ -108,12 +108,15 @@ class Kept:
         return self._follower.has(name, present)
 
     def _update(self, present: Names) -> None:
-        # A virtual device that took the name of a NIC is not what the policy is for.
+        # A virtual device that took the name of a NIC is not what the policy is for. One that is
+        # followed is: sysfs may know its next name already.
         self._follower.update(
             {
                 index: name
                 for index, name in present.items()
-                if name not in self._hardware or self._is_hardware(name)
+                if self._follower.follows(index)
+                or name not in self._hardware
+                or self._is_hardware(name)
             }
         )
 

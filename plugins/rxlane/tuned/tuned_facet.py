@@ -269,6 +269,7 @@ class Facet:
         # The journal follows the device's index. The old name, which udev does not tell, must go:
         # a plan for it would fail.
         present = {device.sys_name for device in self._hardware_inventory.get_devices("net")}
+        self._hardware.intersection_update(present)
         gone = []
         for instance in self._instances.values():
             gone += [instance] * len(instance.processed_devices - present)
