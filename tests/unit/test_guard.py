@@ -79,6 +79,24 @@ def test_guard_tries_again(host: SimHost, store: Store) -> None:
     assert simhost.settings(host) == before and "interface is down" in said[0]
 
 
+def test_what_waits_for_long_is_told_once(store: Store) -> None:
+    host = SimHost(simhost.snapshot())
+    said, tries = list[str](), list[float]()
+    pending = replace(arm(host, store), deadline=0)
+    apply(host, store, policy("eth0", **FULL))
+    host.set_down("eth0")
+
+    def sleep(seconds: float) -> bool:
+        tries.append(seconds)
+        if len(tries) == 9:
+            host.set_up("eth0", shift=0)
+        return False
+
+    guard.wait(host, store, pending, sleep, said.append)
+    assert len(tries) == 9 and len(said) <= guard.SHOWN + 3
+    assert len(set(said)) == len(said) and said[-1].startswith("not confirmed: ")
+
+
 @pytest.mark.parametrize("devices", [None, [2]])
 def test_guard_waits_for_a_device_that_is_away(store: Store, devices: list[int] | None) -> None:
     """As one that is in a container's network namespace at the deadline, and comes back."""

@@ -18,7 +18,8 @@ import subprocess
 import sys
 import syslog
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rxlane.errors import Kind, RxlaneError, with_notes
@@ -29,6 +30,7 @@ from rxlane.kernel import Kernel, Linux
 PRIORITY = 99  # of SCHED_FIFO; policies may ask for 98 at most
 RETRY, RETRY_MOST = 1.0, 60.0  # seconds until what could not be put back is tried again
 STACK = 256 << 10  # bytes
+SHOWN = 20  # lines of a try
 START_WAIT = 30  # seconds for systemd to take the unit
 # include/uapi/asm-generic/mman.h
 MCL_CURRENT, MCL_FUTURE = 1, 2
@@ -127,18 +129,35 @@ def wait(
         # A suspended host counts on: the clock is read again after every sleep.
         if sleep(left / 10**9):
             break
-    delay = RETRY
-    while not _done(kernel, store, pending, log):
+    delay, news = RETRY, _News(log)
+    while not _done(kernel, store, pending, news):
         sleep(delay)
         delay = min(2 * delay, RETRY_MOST)
 
 
-def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], None]) -> bool:
+@dataclass(slots=True)
+class _News:
+    """Logs what was not so at the last try: an interface may be down for days."""
+
+    log: Callable[[str], None]
+    last: frozenset[str] = frozenset()
+
+    def tell(self, outcome: str, details: Iterable[str] = ()) -> None:
+        now = [*details, outcome]
+        new = [line for line in now if line not in self.last]
+        self.last = frozenset(now)
+        if len(new) > SHOWN:
+            new[SHOWN:-1] = [f"and {len(new) - 1 - SHOWN} more"]
+        for line in new:
+            self.log(line)
+
+
+def _done(kernel: Kernel, store: Store, pending: Pending, news: _News) -> bool:
     try:
         back = expire(kernel, store, pending)
     except (RxlaneError, OSError) as error:
         why = "; ".join(with_notes(error))
-        log(f"not confirmed, and the originals cannot be brought back yet: {why}")
+        news.tell(f"not confirmed, and the originals cannot be brought back yet: {why}")
         busy = isinstance(error, RxlaneError) and error.kind is Kind.BUSY
         if busy and pending.applier is not None:
             with contextlib.suppress(OSError):
@@ -146,11 +165,8 @@ def _done(kernel: Kernel, store: Store, pending: Pending, log: Callable[[str], N
         return False
     if back is None:
         return True
-    for line in back.notes:
-        log(line)
-    for line in back.pending:
-        log(f"not put back yet: {line}")
-    log(f"not confirmed: {back}")
+    waiting = (f"not put back yet: {line}" for line in back.pending)
+    news.tell(f"not confirmed: {back}", [*back.notes, *waiting])
     return not back.pending
 
 
