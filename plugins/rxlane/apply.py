@@ -19,20 +19,12 @@ from rxlane.deciding import classes, cutting
 from rxlane.errors import Kind, RxlaneError, counted
 from rxlane.host import places
 from rxlane.host.places import Folder
-from rxlane.items import (
-    CHANNEL_ITEMS,
-    VHOST_CPUS,
-    Value,
-)
+from rxlane.items import CHANNEL_ITEMS, VHOST_CPUS, Value
 from rxlane.journal import UNCHANGED, Store, meaning
 from rxlane.kernel import Kernel
 from rxlane.model import Link, Snapshot
 from rxlane.plan import HOST, HOST_INDEX, Change, Entry, Journal, Plan, Skip, Target, phases
-from rxlane.revert import (
-    Carried,
-    carry,
-    threads_of,
-)
+from rxlane.revert import Carried, carry, threads_of
 from rxlane.sections import Policy
 from rxlane.settings import View
 
