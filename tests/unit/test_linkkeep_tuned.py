@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,55 +76,57 @@ def test_stopped_while_tuned_has_it(bench: Bench) -> None:
     assert same(bench.host.observe(), bench.start)
 
 
+@pytest.fixture
+def roll_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """`rxlane rollback` with an option, by a root whose TuneD would apply these kinds next."""
+    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    def run(option: str, *kinds: str) -> int:
+        monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset(kinds))
+        return cli.main(["rollback", option, "--state", str(bench.store.directory)])
+
+    return run
+
+
 def test_a_dead_tuned_takes_only_its_own_with_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, roll_back: Callable[..., int]
 ) -> None:
     bench.start_service("eth0", **POLL)
     bench.start_service("eth1", NAPI_THREADED="on")
     assert bench.adapter().apply([ROW]).ok
-    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset())
-    assert cli.main(["rollback", "--orphaned", "--state", str(bench.store.directory)]) == 0
+    assert roll_back("--orphaned") == 0
     assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
     assert bench.look("eth0")
     assert bench.modes("eth0") == [0, 2, 2, 2]
 
 
 def test_plugins_that_are_removed_take_only_tuneds_with_them(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, roll_back: Callable[..., int]
 ) -> None:
     """Also where its profile files still name the profile, for no daemon could be told."""
     bench.start_service("eth0", **POLL)
     bench.start_service("eth1", NAPI_THREADED="on")
     assert bench.adapter().apply([ROW]).ok
-    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset({"napi"}))
-    argv = ["rollback", "--tuned", "--state", str(bench.store.directory)]
-    assert cli.main(argv) == 0
+    assert roll_back("--tuned", "napi") == 0
     assert bench.modes("eth0") == [0, 0, 0, 0] and bench.modes("eth1") == [1, 1, 1, 1]
     assert bench.look("eth0") and bench.look("eth1")
     during = bench.host.observe()
     assert bench.modes("eth0") == [0, 2, 2, 2]
-    assert cli.main(argv) == 0 and same(bench.host.observe(), during), "they are the services'"
+    assert roll_back("--tuned", "napi") == 0
+    assert same(bench.host.observe(), during), "they are the services'"
 
 
 def test_a_dead_tuned_that_had_nothing_to_write_leaves_the_interface(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, roll_back: Callable[..., int]
 ) -> None:
     """All was as its profile wants it, so no journal tells of it."""
     assert bench.adapter().apply([Row("napi", frozenset({"eth0"}), (("threaded", "off"),))]).ok
     bench.start_service("eth0", **POLL)
     assert bench.modes("eth0") == [0, 0, 0, 0]
-    monkeypatch.setattr("rxlane.kernel.Linux", lambda **_: bench.host)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    argv = ["rollback", "--orphaned", "--state", str(bench.store.directory)]
-    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset({"napi"}))
-    assert cli.main(argv) == 0 and bench.look("eth0")
+    assert roll_back("--orphaned", "napi") == 0 and bench.look("eth0")
     assert bench.modes("eth0") == [0, 0, 0, 0], "the next one takes it"
-    monkeypatch.setattr("rxlane.tuned.tuned_profiles.at_start", lambda: frozenset())
-    assert cli.main(argv) == 0 and bench.look("eth0")
+    assert roll_back("--orphaned") == 0 and bench.look("eth0")
     assert bench.modes("eth0") == [0, 2, 2, 2]
 
 
