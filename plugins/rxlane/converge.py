@@ -196,6 +196,8 @@ class Converger:
             self._due = self._waiting
             return True
         self._events, late = still, any(event.tun for event in still)
+        others = {event.device for event in still if event.anew}
+        self._unmovable = frozenset(t for t in self._unmovable if t.device not in others)
         kept, now = self._look(), self._clock()
         # Also where the look failed and its events stay: what comes now settles anew.
         self._first = now
@@ -339,6 +341,14 @@ class Follower:
         """Return what the device is called now, None when it is not there."""
         return self._last[name] if self._index.get(name) is not None else None
 
+    def indexes(self) -> dict[str, int]:
+        """Return the indexes of the devices that are there, by their present names."""
+        return {self._last[name]: i for name, i in self._index.items() if i is not None}
+
+    def last(self, name: str) -> str:
+        """Return what the device is, or was last, called."""
+        return self._last[name]
+
     def has(self, name: str, present: Mapping[int, str]) -> bool:
         """True when what is called so, now or in the policy, is there with the index it had."""
         return any(
@@ -404,7 +414,9 @@ def keep(
             if descriptor == stop:
                 os.eventfd_read(stop)
                 return
-            converger.notice(e for e in _read(sources, converger, descriptor) if relevant(e))
+            # Of a burst most are the same.
+            new = dict.fromkeys(_read(sources, converger, descriptor))
+            converger.notice(event for event in new if relevant(event))
 
 
 def _follow(sources: Sources, converger: Converger) -> None:

@@ -31,6 +31,8 @@ from rxlane.wire.netdev import Netdev
 from rxlane.wire.rtnetlink import LinkState
 
 ROOM = 1 << 20  # bytes for what arrives while we plan; hundreds of links going up fit
+APPEARED = "appeared"
+RENAMED = "renamed from"
 KERNEL = 0  # the sender's netlink port; anything else is no announcement
 FULL = (errno.EMFILE, errno.ENFILE)  # this process, or the host, may have no more descriptors
 
@@ -48,6 +50,11 @@ class Event:
     ifindex: int | None = None
     reset: bool = True
     tun: bool = False
+
+    @property
+    def anew(self) -> bool:
+        """True where the name may have been another device's until now."""
+        return self.what == APPEARED or self.what.startswith(RENAMED)
 
     def __str__(self) -> str:
         return self.what if self.device is None else f"{self.device} {self.what}"
@@ -89,10 +96,10 @@ class Links:
             return None
         old = self._known.get(new.ifindex)
         self._known[new.ifindex] = new if old is None else _completed(old, new)
-        what = "appeared" if old is None else _difference(old, new)
+        what = APPEARED if old is None else _difference(old, new)
         if what is None:
             return None
-        return Event(what, new.name, new.ifindex, not what.startswith("renamed"), new.tun)
+        return Event(what, new.name, new.ifindex, not what.startswith(RENAMED), new.tun)
 
 
 def _completed(old: LinkState, new: LinkState) -> LinkState:
@@ -111,7 +118,7 @@ def _difference(old: LinkState, new: LinkState) -> str | None:
     the carrier meanwhile, be it for so short that only the count tells.
     """
     if old.name != new.name:
-        return f"renamed from {old.name}"
+        return f"{RENAMED} {old.name}"
     if new.up and not old.up:
         return "went up"
     if None not in (old.mtu, new.mtu) and old.mtu != new.mtu:
