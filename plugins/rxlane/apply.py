@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 
 from rxlane.applying import leftover, stages, undoing
-from rxlane.applying.present import load_current, of_now
+from rxlane.applying.present import load_current, of_now, refuse_renamed
 from rxlane.applying.writing import read_back, write
 from rxlane.decide import decide
 from rxlane.deciding import classes, cutting
@@ -72,14 +72,16 @@ def apply(
     owner: str = "",
     choose: Callable[[Plan], Plan] | None = None,
     undo: undoing.Undo | None = None,
+    called: Mapping[str, int] | None = None,
 ) -> Applied:
     """Plan on the running host and write what differs.
 
     scope: the devices for which this policy replaces earlier ones; None means all. owner: who
     wants it, TUNED or nobody in particular. choose: what of the plan is written now; the rest must
     stay among its holds. undo: an empty one of the caller's, who finds in it whether anything may
-    be left of an apply that raised. Raises what decide() raises with nothing written, and KERNEL or
-    JOURNAL with everything undone.
+    be left of an apply that raised. called: the indexes that names of the policy had when it was
+    made. Raises what decide() raises with nothing written, BUSY where a name is another device's by
+    now, and KERNEL or JOURNAL with everything undone.
     """
     undo = {} if undo is None else undo
     with store.lock():
@@ -91,6 +93,7 @@ def apply(
             for number in range(stages.ROUNDS):
                 items = {e.item for e in journal.entries} if journal else set()
                 before = kernel.observe(None, stages.reads(policy, items))
+                refuse_renamed(before.links, called or {})
                 journal = journal and of_now(kernel, journal, before.links)
                 old = old if number else _saved(store, old, journal)
                 refused |= stages.refused_before(journal, before, policy)

@@ -62,8 +62,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.sources = Sources.of(self.host)
         write = watch.writer(self.host, self.store, lambda: self.sources.links.names)
-        write(self.policy, self.names or None, None)
         names = self.sources.links.names
+        indexes = {name: index for index, name in names.items()}
+        write(self.policy, {n: indexes[n] for n in self.names if n in indexes} or None, None)
         self.kept = watch.Kept(write, self.store, self.policy, self.names, names)
         self.converger = Converger(
             lambda choose: self.kept.replan(self.sources.links.names, choose),

@@ -112,7 +112,7 @@ LAYERS = {
     "linktext": 0,
     "udevdb": 3,
     "notify": 0,
-    "claims": 8,
+    "claims": 9,
     "streams": 1,
     "linksources": 5,
     "linkkeep": 11,

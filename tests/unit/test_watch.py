@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,7 +265,7 @@ def _closing(sources: Sources) -> Sources:
 def test_rolled_back_while_the_look_waited_for_the_lock(bench: Bench) -> None:
     write = bench.kept._write
 
-    def late(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+    def late(policy: Policy, scope: Mapping[str, int] | None, choose: Choose | None) -> Applied:
         rollback(bench.host, bench.store)
         return write(policy, scope, choose)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from rxlane.errors import Kind, RxlaneError
@@ -71,6 +71,37 @@ def indexes_now(kernel: Kernel, journal: Journal, links: Iterable[Link]) -> dict
         index: now.get(inode, -abs(index) if index in inodes else index)
         for index, inode in known.items()
     }
+
+
+def refuse_renamed(links: Iterable[Link], called: Mapping[str, int]) -> None:
+    """Raise BUSY where a name is not that of the device it was given for; called: its index.
+
+    What kept it for long tells of the other name in a moment.
+    """
+    for link in links:
+        if called.get(link.name, link.ifindex) != link.ifindex:
+            problem = "the name is another interface's by now"
+            raise RxlaneError(Kind.BUSY, problem, device=link.name, remedy="try again")
+
+
+class Called:
+    """The names of devices by index, which others may get while the lock is waited for.
+
+    Looked up once, at the first question, which comes with the lock held.
+    """
+
+    def __init__(self, kernel: Kernel, indexes: Callable[[], Collection[int]]) -> None:
+        self._kernel = kernel
+        self._indexes = indexes
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is None:
+            indexes = self._indexes()
+            # No look at the host for nothing.
+            links = self._kernel.observe(None, ()).links if indexes else ()
+            self._names = frozenset(link.name for link in links if link.ifindex in indexes)
+        return name in self._names
 
 
 def refuse_elsewhere(store: Store, journal: Journal | None, kernel: Kernel) -> None:

@@ -183,7 +183,7 @@ def verify_(args: argparse.Namespace) -> int:
 
 def rollback_(args: argparse.Namespace) -> int:
     """Bring originals back: of devices, of everything, or what --boot, --orphaned, --tuned say."""
-    from rxlane.applying.present import refuse_elsewhere
+    from rxlane.applying.present import Called, refuse_elsewhere
     from rxlane.applying.rollback import RolledBack, rollback
     from rxlane.journal import Store
     from rxlane.keeping import claims, confirm
@@ -194,7 +194,6 @@ def rollback_(args: argparse.Namespace) -> int:
     links = _named(args, kernel)
     if args.orphaned and not _orphaned(store, kernel.boot_id()):
         return 0
-    devices = {link.name for link in links}
     request.need_root()
     released = True
     if args.boot:
@@ -212,7 +211,8 @@ def rollback_(args: argparse.Namespace) -> int:
         mine = {link.ifindex for link in links} or None
         # First, or the services of .link files would put right what this brings back.
         released = _released(store, kernel.boot_id(), mine)
-        done = rollback(kernel, store, devices or None, for_good=True, forget=not devices)
+        devices = None if mine is None else Called(kernel, lambda: mine)
+        done = rollback(kernel, store, devices, for_good=True, forget=mine is None)
         if not mine or not done.pending:
             confirm.cancel(store, mine)
     for note in done.notes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from rxlane.applying.present import Called
 from rxlane.errors import RxlaneError
 from rxlane.journal import Claims, Store
 from rxlane.kernel import Kernel
@@ -78,6 +79,16 @@ def with_tuned(indexes: Iterable[int]) -> Change:
     return lambda old: replace(old, tuned=tuple(sorted(set(indexes))))
 
 
+def without_tuned(gone: Collection[int | None]) -> Change:
+    """Take interfaces from TuneD; None among them is for all."""
+
+    def change(old: Claims) -> Claims:
+        left = () if None in gone else tuple(i for i in old.tuned if i not in gone)
+        return replace(old, tuned=left)
+
+    return change
+
+
 def alone(store: Store, boot_id: str) -> set[int]:
     """Return the interfaces that only their .link files lay out."""
     found = load(store, boot_id)
@@ -85,23 +96,13 @@ def alone(store: Store, boot_id: str) -> set[int]:
 
 
 class Others:
-    """The names that TuneD's profile speaks for: all but those that a .link file has alone.
-
-    Looked up once, at the first question, which comes with the lock held.
-    """
+    """The names that TuneD's profile speaks for: all but those that a .link file has alone."""
 
     def __init__(self, store: Store, kernel: Kernel) -> None:
-        self._store = store
-        self._kernel = kernel
-        self._names: frozenset[str] | None = None
+        self._alone = Called(kernel, lambda: alone(store, kernel.boot_id()))
 
     def __contains__(self, name: object) -> bool:
-        if self._names is None:
-            indexes = alone(self._store, self._kernel.boot_id())
-            # No look at the host where nobody has a claim.
-            links = self._kernel.observe(None, ()).links if indexes else ()
-            self._names = frozenset(link.name for link in links if link.ifindex in indexes)
-        return name not in self._names
+        return name not in self._alone
 
 
 def others(store: Store, kernel: Kernel) -> Others | None:

@@ -12,13 +12,14 @@ from rxlane.journal import Pending, Store, Word
 from rxlane.keeping import confirm
 from rxlane.keeping.events import APPLIED, Event, Sources
 from rxlane.kernel import Kernel
-from rxlane.plan import Plan
+from rxlane.plan import HOST_INDEX, Plan
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
 
 Names = Mapping[int, str]  # of the links that are there, by index
-# Applies a policy to devices, None for all it names, as far as the third argument lets it.
-Write = Callable[[Policy, Collection[str] | None, Choose | None], Applied]
+# Applies a policy to devices, indexes by name, None for all it names, as far as the third argument
+# lets it.
+Write = Callable[[Policy, Mapping[str, int] | None, Choose | None], Applied]
 
 
 class _GivenUp(Exception):
@@ -29,6 +30,7 @@ class Kept:
     """A policy that is applied again whenever the host has changed.
 
     names: the devices it is for, none for all physical ones. present: those there are now.
+    taken: indexes that the last look found rolled back, None for all.
     """
 
     def __init__(
@@ -41,56 +43,60 @@ class Kept:
         self._follower = Follower(names, present)
         self._sysfs = Sysfs()
         self._hardware = {name for name in names if self._is_hardware(name)}
-        # Which journal was read last, and whether it holds originals of what is kept: without,
-        # everything was as wanted, or nothing has been applied yet.
+        # Which journal was read last, and of which devices that are kept it holds originals: of
+        # none where everything was as wanted, or nothing has been applied yet.
         self._read: tuple[int, int] | None = None
-        self._mine = False
-        self._journaled = self._has_originals()
+        self._mine: frozenset[int] = frozenset()
+        self._journaled = self._with_originals()
         self._heard = self._words()
+        self.taken: frozenset[int | None] = frozenset()
 
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
         self._update(present)
-        if self._rolled_back():
+        if self._rolled_back(present):
             return None
 
         def still(plan: Plan) -> Plan:
             # A rollback may have had the lock until now.
-            if self._rolled_back():
+            if self._rolled_back(present):
                 raise _GivenUp
             return plan if choose is None else choose(plan)
 
-        scope = [now for name in self._names if (now := self._follower.now(name))]
+        scope = self._follower.indexes()
         if self._names and not scope:
             return Applied.nothing()
         try:
             done = self._write(self._follower.policy(self._policy), scope or None, still)
         except _GivenUp:
             return None
-        self._journaled = self._has_originals()
+        self._journaled = self._with_originals()
         return done
 
-    def _rolled_back(self) -> bool:
-        if self._journaled and not self._store.path.exists():
-            return True
+    def _rolled_back(self, present: Names) -> bool:
         words = self._words()
         new, self._heard = words - self._heard, words
-        return any(word.index is None or self._follower.follows(word.index) for word in new)
+        own = (w.index for w in new if w.index is None or self._follower.follows(w.index))
+        self.taken = frozenset(own)
+        # The journal ends also when all that it was of is gone: made anew, it has nothing of ours.
+        here = self._journaled & {HOST_INDEX, *present}
+        return bool(self.taken) or (bool(here) and not self._store.path.exists())
 
     def _words(self) -> frozenset[Word]:
         found = self._store.given_up.load()
         return frozenset(() if found is None else found.words)
 
-    def _has_originals(self) -> bool:
-        """True where the journal has entries of what is kept; it is read when it is another."""
+    def _with_originals(self) -> frozenset[int]:
+        """Return what of that which is kept has entries in the journal; read when it is another."""
         try:
             now = self._store.path.stat()
         except FileNotFoundError:
-            return False
+            return frozenset()
         if (now.st_ino, now.st_mtime_ns) != self._read:
             journal = self._store.load()
             entries = () if journal is None else journal.entries
-            self._mine = any(self._follower.follows(entry.ifindex) for entry in entries)
+            own = (e.ifindex for e in entries if self._follower.follows(e.ifindex))
+            self._mine = frozenset(own)
             self._read = now.st_ino, now.st_mtime_ns
         return self._mine
 
@@ -106,6 +112,11 @@ class Kept:
     def has(self, name: str, present: Names) -> bool:
         """True when the device of this name is the one that was laid out, and not gone."""
         return self._follower.has(name, present)
+
+    def called(self, present: Names) -> dict[str, str]:
+        """Return the present name, or the last, of each device by what the policy calls it."""
+        self._update(present)
+        return {name: self._follower.last(name) for name in self._names}
 
     def _update(self, present: Names) -> None:
         # A virtual device that took the name of a NIC is not what the policy is for. One that is
@@ -129,12 +140,12 @@ def writer(kernel: Kernel, store: Store, present: Callable[[], Names]) -> Write:
     same devices waits to be confirmed. present: tells the links that are there.
     """
 
-    def write(policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+    def write(policy: Policy, scope: Mapping[str, int] | None, choose: Choose | None) -> Applied:
         def concerned(plan: Plan, pending: Pending) -> bool:
             return confirm.concerns(pending, plan, scope, present())
 
         still = confirm.patiently(kernel, store, "of the layout", choose, concerned)
-        return apply(kernel, store, policy, scope, choose=still)
+        return apply(kernel, store, policy, scope, choose=still, called=scope or {})
 
     return write
 

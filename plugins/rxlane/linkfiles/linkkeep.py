@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rxlane import policy
 from rxlane.apply import Applied, apply
-from rxlane.applying.present import of_this_boot
+from rxlane.applying.present import Called, of_this_boot
 from rxlane.applying.rollback import RolledBack, rollback
 from rxlane.converge import Choose, Log
 from rxlane.errors import Kind, RxlaneError
@@ -236,10 +236,10 @@ class KeptLink:
         if self._yields():
             return RolledBack(0)
         self._know_flows()
-        name = present.get(self._ifindex)
-        if name is None:  # with it went its settings, but not the host's
+        if self._ifindex not in present:  # with it went its settings, but not the host's
             return self._leave_flows()
-        done = rollback(self._kernel, self._store, {name})
+        own = Called(self._kernel, lambda: {self._ifindex})
+        done = rollback(self._kernel, self._store, own)
         flows = self._leave_flows()
         return RolledBack(
             done.written + flows.written,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,15 +170,19 @@ class Adapter:
     def policy(self, rows: Iterable[Row]) -> Policy:
         return parse(_given(row) for row in rows)
 
-    def keep(self, policy: Policy, scope: Collection[str] | None, choose: Choose | None) -> Applied:
+    def keep(
+        self, policy: Policy, scope: Mapping[str, int] | None, choose: Choose | None
+    ) -> Applied:
         """Write again what differs; raises as apply() does. The policy is for all, not for scope:
         what it does not ask for goes back.
         """
-        done = self._write(policy, choose)
+        done = self._write(policy, choose, scope)
         self._unmovable |= done.unmovable
         return done
 
-    def _write(self, policy: Policy, choose: Choose | None) -> Applied:
+    def _write(
+        self, policy: Policy, choose: Choose | None, called: Mapping[str, int] | None = None
+    ) -> Applied:
         """Claim the policy's devices, then write; those that a .link file has alone are left."""
         kernel = self._open_kernel()
         with confirm.patient(OF_PROFILE):
@@ -189,7 +193,14 @@ class Adapter:
         others = claims.Others(self.store, kernel)
 
         still = confirm.patiently(kernel, self.store, OF_PROFILE, choose)
-        return apply(kernel, self.store, policy, others, owner=TUNED, choose=still)
+        return apply(
+            *(kernel, self.store, policy, others), owner=TUNED, choose=still, called=called
+        )
+
+    def give_up(self, taken: Collection[int | None]) -> None:
+        """Leave to others what a rollback took while it was claimed; None is for all."""
+        change = claims.without_tuned(taken)
+        claims.update(self.store, self._open_kernel().boot_id(), change)
 
     def _released(self, report: Report) -> Report:
         """Leave every device to its .link file, unless what the report is of is tried again."""

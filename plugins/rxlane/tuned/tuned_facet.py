@@ -82,7 +82,7 @@ class Joint:
             return report
         if self._standing and not report.again:
             # One more device that cannot be laid out takes nothing from the others.
-            self._keeper.hold(self._standing)
+            self._keeper.hold_on(self._standing)
             if report.passing and self._failures < len(RETRIES):
                 self._keeper.soon(RETRIES[self._failures], self._write)
                 self._failures += 1

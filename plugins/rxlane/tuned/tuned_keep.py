@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -83,6 +83,13 @@ class Keeper:
         self._rows, self._delay, self._said = tuple(rows), AGAIN, ""
         self._kept = kept
         self._go_on()
+
+    def hold_on(self, rows: Iterable[Row]) -> None:
+        """Go on with what is kept, of which renames are known; with these rows where nothing is."""
+        if self._kept is None:
+            self.hold(rows)
+        else:
+            self.hold(self._rows, self._kept)
 
     def _go_on(self) -> None:
         """Keep the rows there are, with the thread and with what is known of them, if there is."""
@@ -174,12 +181,24 @@ class Keeper:
         """
         if not self._rows or self._is_gone(device):
             return
-        self._rows = without(self._rows, kind, device)
+        self._rows = without(self._called_now(), kind, device)
         if self._rows:
             self._kept = None
             self._go_on()
         else:
             self.pause()
+
+    def _called_now(self) -> tuple[Row, ...]:
+        """Return the rows with the names that their devices have by now."""
+        now: dict[str, str] = {}
+        if self._kept is not None:
+            with suppress(RxlaneError, OSError):  # then they are called as they were
+                now = self._kept.called(_present())
+
+        def called(names: Iterable[str]) -> frozenset[str]:
+            return frozenset(now.get(name, name) for name in names)
+
+        return tuple(replace(row, devices=called(row.devices)) for row in self._rows)
 
     def _is_gone(self, device: str) -> bool:
         """True when what was laid out under this name is not there; one that cannot be asked for
@@ -250,9 +269,19 @@ class Keeper:
                 return
             self._sources = None
             if failure is None:
+                taken = frozenset() if self._kept is None else self._kept.taken
                 self.pause()
                 self.given_up = True
+                if taken:
+                    self._give_up(taken)
                 return
             if time.monotonic() - self._begun > AGAIN_MOST:
                 self._delay, self._said = AGAIN, ""
             self._failed("the layout is not kept for now", failure)
+
+    def _give_up(self, taken: Collection[int | None]) -> None:
+        """Claim no longer what the rollback took: a look may have, while it was under way."""
+        try:
+            self._adapter.give_up(taken)
+        except (RxlaneError, OSError) as error:
+            self.log("warning", f"services of .link files still yield: {_told(error)}")
