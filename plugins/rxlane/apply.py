@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from rxlane.applying import leftover, stages, undoing
 from rxlane.applying.present import load_current, of_now, refuse_renamed
@@ -83,7 +84,7 @@ def apply(
     made. Raises what decide() raises with nothing written, BUSY where a name is another device's by
     now, and KERNEL or JOURNAL with everything undone.
     """
-    undo = {} if undo is None else undo
+    undo = undoing.Undo() if undo is None else undo
     with store.lock():
         old, notes = load_current(store, kernel)
         refused: dict[Target, str] = {}
@@ -110,8 +111,9 @@ def apply(
                 written.update(c.target for c in carried.changes if c.target not in now)
                 if not carried.returns:
                     break
-            asked = {c.target for c in (*plan.changes, *plan.holds)}
-            wrote, back = frozenset(written & asked), frozenset(written - asked)
+            asked = (c.target for c in chain(plan.changes, plan.holds))
+            wrote = frozenset(t for t in asked if t in written)
+            back = frozenset(written - wrote)
             done = _without(plan, refused)
             return Applied(done, wrote, back, notes, frozenset(refused), folders)
         except (RxlaneError, OSError, KeyboardInterrupt) as error:
@@ -237,7 +239,7 @@ def _write(
     undo: undoing.Undo,
     owner: str,
 ) -> tuple[dict[Target, str], Journal | None]:
-    """Write one round; undo collects what must be put back, the first value of each counts.
+    """Write one round; undo collects what must be put back.
 
     journal: what the store holds. Returns what cannot be had, with the reason, and what the store
     holds then.
@@ -256,12 +258,12 @@ def _write(
         stood=carried.stood,
     )
     wanted = _save_first(store, journal, wanted, bool(carried.changes))
-    view = View.of(before)
-    undoing.collect(undo, view, _present_values(view, carried.changes))
-    undoing.collect(undo, view, stages.of_reset(view, carried.changes))
     changes = {c.target: c for c in carried.changes}
     devices = {target.device for target in changes}
-    writing = _Round(kernel, store, devices, wanted, view, undo)
+    # The only one to hold the view, which ends with the first phase.
+    writing = _Round(kernel, store, devices, wanted, View.of(before), undo)
+    undo.collect(writing.view, _present_values(writing.view, carried.changes))
+    undo.collect(writing.view, stages.of_reset(writing.view, carried.changes))
     for targets in phases({t: c.after for t, c in changes.items()}):
         due = writing.due(targets, carried.optional)
         writing.write([changes[target] for target in due])
@@ -343,7 +345,7 @@ class _Round:
         classes.check(self.view, phase, kind=Kind.KERNEL)
         entries = tuple(_with_birth(e, born) for e in self.journal.entries)
         self._save(replace(self.journal, entries=entries))
-        undoing.collect(self.undo, self.view, born)
+        self.undo.collect(self.view, born)
 
     def _note_refused(self, now: Mapping[Target, str]) -> None:
         """Let the journal want no more of what the kernel has just refused, and say so."""

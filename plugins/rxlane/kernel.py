@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import re
 import resource
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -180,11 +180,10 @@ class Linux:
         Switching threaded mode on waits for the new thread to be scheduled: several devices at a
         time take a fraction of one after the other, most of all on busy CPUs.
         """
-        packed = [(napi, _attributes(values)) for napi, values in jobs]
-        workers = min(WORKERS, len(packed) // PARALLEL)
+        workers = min(WORKERS, len(jobs) // PARALLEL)
         if workers < 2:
-            return self._netdev.napi_set(packed)
-        size = -(-len(packed) // workers)
+            return self._netdev.napi_set(_packed(jobs))
+        size = -(-len(jobs) // workers)
         failed: dict[int, RxlaneError] = {}
         lost: list[Exception] = []
 
@@ -192,14 +191,14 @@ class Linux:
             try:
                 netdev = Netdev()
                 try:
-                    found = netdev.napi_set(packed[start : start + size])
+                    found = netdev.napi_set(_packed(jobs[start : start + size]))
                 finally:
                     netdev.close()
                 failed.update({start + at: error for at, error in found.items()})
             except (RxlaneError, OSError) as error:
                 lost.append(error)
 
-        parallel.do_all(work, range(0, len(packed), size))
+        parallel.do_all(work, range(0, len(jobs), size))
         if lost:
             raise lost[0]
         return failed
@@ -340,6 +339,11 @@ def _steering_text(item: str, value: Value) -> str:
     if item == RFS:
         return str(value)
     return cpulist.render_mask(() if value == OFF else cpulist.parse(str(value)))
+
+
+def _packed(jobs: Iterable[Job]) -> Iterator[tuple[int, dict[int, int]]]:
+    # One at a time: those of thousands of queues are megabytes.
+    return ((napi, _attributes(values)) for napi, values in jobs)
 
 
 def _attributes(values: Values) -> dict[int, int]:

@@ -13,8 +13,9 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from rxlane import uapi as u
@@ -297,15 +298,15 @@ class Socket:
                 if message.type >= u.GENL_ID_CTRL:
                     answer = message.body
 
-    def burst(self, kind: int, requests: Sequence[tuple[bytes, str]]) -> dict[int, NetlinkError]:
+    def burst(self, kind: int, requests: Iterable[tuple[bytes, str]]) -> dict[int, NetlinkError]:
         """Send requests, given as (body, what), many at a time; return the errors by position.
 
         Only the last of each datagram is acknowledged: the kernel takes them in order and answers
         the others only with errors. A request that fails does not keep the rest from being done.
         """
         failed: dict[int, NetlinkError] = {}
-        for start in range(0, len(requests), BURST):
-            part = requests[start : start + BURST]
+        coming, start = iter(requests), 0
+        while part := tuple(islice(coming, BURST)):
             first, last = self._sequence + 1, self._sequence + len(part)
             self._sequence = last
             flags = [u.NLM_F_REQUEST] * (len(part) - 1) + [u.NLM_F_REQUEST | u.NLM_F_ACK]
@@ -319,6 +320,7 @@ class Socket:
                 error = parse_ack(message, part[at][1])
                 if error is not None:
                     failed[start + at] = error
+            start += len(part)
         return failed
 
     def _answers(self, first: int, last: int) -> Iterator[Message]:

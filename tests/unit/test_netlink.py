@@ -5,6 +5,7 @@ import errno
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -322,10 +323,11 @@ def test_many_are_set_in_few_datagrams(monkeypatch: pytest.MonkeyPatch, bad: set
 
 def test_workers_tell_errors_by_the_callers_position(monkeypatch: pytest.MonkeyPatch) -> None:
     class Part:
-        def napi_set(self, jobs: list[tuple[int, object]]) -> dict[int, RxlaneError]:
-            done.extend(napi for napi, _ in jobs)
-            bad = [at for at, (napi, _) in enumerate(jobs) if napi % 50 == 0]
-            return {at: RxlaneError(Kind.KERNEL, f"NAPI {jobs[at][0]}") for at in bad}
+        def napi_set(self, jobs: Iterable[tuple[int, object]]) -> dict[int, RxlaneError]:
+            part = [napi for napi, _ in jobs]
+            done.extend(part)
+            bad = {at: napi for at, napi in enumerate(part) if napi % 50 == 0}
+            return {at: RxlaneError(Kind.KERNEL, f"NAPI {napi}") for at, napi in bad.items()}
 
         def capabilities(self) -> Capabilities:
             return Capabilities()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 
 from rxlane.applying.writing import missing, put_back
 from rxlane.errors import RxlaneError
@@ -12,20 +12,52 @@ from rxlane.journal import Store
 from rxlane.kernel import Kernel
 from rxlane.model import Snapshot
 from rxlane.parallel import uninterrupted
-from rxlane.plan import Entry, Journal, Target
-from rxlane.revert import indexes_by_name, names_by_index, renamed
+from rxlane.plan import Journal, Target
+from rxlane.revert import indexes_by_name, names_by_index
 from rxlane.settings import View
 from rxlane.verify import GONE
 
-# What is to be put back, by its device's index, queue and item: names may change meanwhile.
-Undo = dict[tuple[int, int, str], Entry]
 
+class Undo:
+    """What is to be put back; the first value of each setting counts.
 
-def collect(undo: Undo, view: View, values: Mapping[Target, Value]) -> None:
-    index = indexes_by_name(view.snapshot.links)
-    for (device, queue, item), value in values.items():
-        entry = Entry(device, index[device], queue, item, value, None)
-        undo.setdefault((entry.ifindex, queue, item), entry)
+    By its device's index, queue and item: names may change meanwhile. An object for each would be
+    megabytes, with thousands of queues.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[int, int, str], Value] = {}
+        self._names: dict[int, str] = {}  # as the devices were called
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def clear(self) -> None:
+        self._values.clear()
+
+    def collect(self, view: View, values: Mapping[Target, Value]) -> None:
+        index = indexes_by_name(view.snapshot.links)
+        for (device, queue, item), value in values.items():
+            self._names[index[device]] = device
+            self._values.setdefault((index[device], queue, item), value)
+
+    def items(self) -> set[str]:
+        return {item for _, _, item in self._values}
+
+    def here(self, now: Snapshot) -> dict[Target, Value]:
+        """Return the values of devices that are here, by their present names."""
+        names = names_by_index(now.links)
+        return {
+            Target(names[index], queue, item): value
+            for (index, queue, item), value in self._values.items()
+            if index in names
+        }
+
+    def gone(self, now: Snapshot) -> list[Target]:
+        """Return the settings of devices that are not here, by their last known names."""
+        names = names_by_index(now.links)
+        rows = (row for row in self._values if row[0] not in names)
+        return [Target(self._names[index], queue, item) for index, queue, item in rows]
 
 
 def undo_all(
@@ -43,7 +75,7 @@ def undo_all(
     left = ["interrupted"]
     try:
         with uninterrupted():
-            left = _left_after(kernel, undo.values())
+            left = _left_after(kernel, undo)
             if not left:
                 if old is None:
                     store.remove()
@@ -58,7 +90,7 @@ def undo_all(
             error.add_note(f"undo failed, `rxlane rollback` tries again: {'; '.join(left)}")
 
 
-def _left_after(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
+def _left_after(kernel: Kernel, undo: Undo) -> list[str]:
     """Put all back that can be; return one line for each setting that is not, or why."""
     try:
         return _put_all_back(kernel, undo)
@@ -66,20 +98,14 @@ def _left_after(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
         return [str(error)]
 
 
-def _put_all_back(kernel: Kernel, undo: Collection[Entry]) -> list[str]:
+def _put_all_back(kernel: Kernel, undo: Undo) -> list[str]:
     """Return one line for each setting that is not back, such as one whose device is down."""
-    items = {entry.item for entry in undo} | CHEAP_ITEMS
+    items = undo.items() | CHEAP_ITEMS
     before = kernel.observe(None, items)
-    _, failed, _ = put_back(kernel, _values(undo, before), before)
+    _, failed, _ = put_back(kernel, undo.here(before), before)
     if failed:
         return failed
     now = kernel.observe(None, items)
-    here = names_by_index(now.links)
-    gone = [f"{entry.target}: {GONE}" for entry in undo if entry.ifindex not in here]
-    back = missing(View.of(now), _values(undo, now))
+    gone = [f"{target}: {GONE}" for target in undo.gone(now)]
+    back = missing(View.of(now), undo.here(now))
     return [*gone, *(f"{target}: {why}" for target, why in back.items())]
-
-
-def _values(undo: Iterable[Entry], now: Snapshot) -> dict[Target, Value]:
-    """Return what is to be put back of the devices that are here, by their present names."""
-    return {e.target: e.before for e in renamed(undo, now.links) if e.before is not None}

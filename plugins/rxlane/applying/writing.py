@@ -115,12 +115,9 @@ def write(
     """
     outcome = Outcome()
     differing = sorted(((t, v) for t, v in wanted if not view.holds(t, v)), key=_group)
-    groups: list[Group] = [
-        (device, queue, {target.item: value for target, value in group})
-        for (device, queue, _), group in groupby(differing, key=_group)
-    ]
     jobs: list[tuple[Group, Job]] = []
-    for group in groups:
+    for (device, queue, _), parts in groupby(differing, key=_group):
+        group = device, queue, {target.item: value for target, value in parts}
         try:
             napi = _napi(view, group)
             if napi is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rxlane import uapi as u
 from rxlane.errors import Kind, RxlaneError
@@ -151,12 +151,12 @@ class Generic:
         body = pack_command(command, self._version) + attributes
         return self._socket.dump(self._family, body, what)
 
-    def burst(self, command: int, requests: Sequence[tuple[bytes, str]]) -> dict[int, NetlinkError]:
+    def burst(self, command: int, requests: Iterable[tuple[bytes, str]]) -> dict[int, NetlinkError]:
         """Send one command many times; return the errors by position. See Socket.burst()."""
         if self._family is None or command not in self._ops:
             raise RxlaneError(Kind.UNSUPPORTED, "kernel does not have this command")
         head = pack_command(command, self._version)
-        return self._socket.burst(self._family, [(head + body, what) for body, what in requests])
+        return self._socket.burst(self._family, ((head + body, what) for body, what in requests))
 
     def call(self, command: int, what: str, attributes: bytes) -> bytes:
         """Send one command; return its answer. UNSUPPORTED from a kernel without it."""

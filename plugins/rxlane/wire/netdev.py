@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rxlane import uapi as u
@@ -113,12 +113,12 @@ class Netdev(Generic):
         )
         return {row[0]: row[1] for row in found if row is not None}
 
-    def napi_set(self, jobs: Sequence[tuple[int, Mapping[int, int]]]) -> dict[int, NetlinkError]:
+    def napi_set(self, jobs: Iterable[tuple[int, Mapping[int, int]]]) -> dict[int, NetlinkError]:
         """Set attributes of NAPIs, given as (id, {attribute: value}); return errors by position.
 
         UNSUPPORTED without the op.
         """
         if not self.has(u.NETDEV_CMD_NAPI_SET):
             raise RxlaneError(Kind.UNSUPPORTED, "kernel does not support NAPI_SET")
-        requests = [(pack_napi_set(napi, values), f"NAPI {napi}") for napi, values in jobs]
+        requests = ((pack_napi_set(napi, values), f"NAPI {napi}") for napi, values in jobs)
         return self.burst(u.NETDEV_CMD_NAPI_SET, requests)
