@@ -127,8 +127,21 @@ def test_random_policies(guest: Host, tried: Callable[[Host, Sections, list[str]
     assert len(refused) < POLICIES // 10
 
 
-# Everything of an apply and a rollback, with threads that are born and settings that are optional.
-WORDS = ["-o", "threaded=on", "-o", "thread_cpus=auto", "-o", "defer_hard_irqs=9"]
+# Everything of an apply and a rollback: what sets queues up anew, threads that are born, settings
+# that are optional, steering, interrupts, the host's own.
+WORDS = words_of(
+    {
+        "napi": {
+            "threaded": "on",
+            "thread_cpus": "auto",
+            "defer_hard_irqs": "9",
+            "channels": "2",
+            "ring_rx": "128",
+        },
+        "irq_layout": {"irq_cpus": "auto", "workqueue_cpus": "auto"},
+        "flow_steering": {"rps": "0-3", "xps": "auto", "netdev_max_backlog": "4096"},
+    }
+)
 
 
 @pytest.mark.parametrize("verb", ["apply", "rollback"])
@@ -139,7 +152,7 @@ def test_killed_at_every_step_of_the_journal(guest: Host, verb: str) -> None:
     for step in range(1, STEPS):
         if verb == "rollback":
             guest.run("rxlane", "apply", *WORDS)
-        words = WORDS if verb == "apply" else []
+        words = WORDS if verb == "apply" else ()
         done = guest.run("python3", "/root/killed.py", str(step), verb, *words, check=False)
         guest.run("rxlane", "rollback")
         assert differing(before, guest.settings()) == {}, f"killed at step {step}"
