@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_rx_threads_cpus import EDITS
+from test_rx_threads_load import BLIND
 from undone import UNDONE
 
 from lab import apt
@@ -16,7 +17,9 @@ from lab.kernel import Edit
 
 
 @pytest.mark.parametrize(
-    ("name", "edits"), [("6.12", (*UNDONE.values(), *EDITS)), ("7.2", EDITS)], ids=["6.12", "7.2"]
+    ("name", "edits"),
+    [("6.12", (*UNDONE.values(), *EDITS, BLIND)), ("7.2", (*EDITS, BLIND))],
+    ids=["6.12", "7.2"],
 )
 def test_edits_fit(name: str, edits: tuple[Edit, ...], tmp_path: Path) -> None:
     base = read_base(name)

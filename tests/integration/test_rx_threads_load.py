@@ -23,7 +23,7 @@ from kselftest import outcomes
 from bench import rules
 from bench.tools import build_tool
 from conftest import MANAGERS, SCRIPTS
-from lab.kernel import build
+from lab.kernel import Edit, build
 from lab.machine import GuestSpec
 from lab.net import peer_of
 from lab.rootfs import NICS
@@ -43,6 +43,11 @@ SETTLE_S = 2.0
 TAP_QUEUE = 10_000
 # Neighbours: how often each is found anew, and what part of the flood is not dropped meanwhile.
 TIMES, TIMES_IN_VLANS, MOST_KEPT = 100, 20, 0.1
+# The kernel takes what has a tag in the frame for what the tag says, and looks no further.
+BLIND = Edit(
+    "net/core/rx_threads.c", "while (eth_type_vlan(proto)) {", "while (0 && eth_type_vlan(proto)) {"
+)
+TIMES_BLIND = 5
 # Seconds that bonds are flooded; bytes of a stream, and how many segments a packet has at least.
 BONDED_S, STREAM, MERGED = 20, 20_000_000, 2
 QUIET_PEERS, OWN6 = (["10.77.0.77/24"], ["fd77::77/64", "nodad"]), "fd77::2/64"
@@ -71,9 +76,11 @@ Counts = dict[str, int]
 
 
 @contextmanager
-def machine(words: str = "", flavour: str = "fast", **spec: Any) -> Iterator[Guest]:
+def machine(
+    words: str = "", flavour: str = "fast", edits: tuple[Edit, ...] = (), **spec: Any
+) -> Iterator[Guest]:
     """A guest whose NICs interrupt IRQ_CPU and which nothing else configures."""
-    kernel = build("6.12", flavour, patched=True)
+    kernel = build("6.12", flavour, patched=True, edits=edits)
     with Guest(kernel, GuestSpec(extra_cmdline=words, **spec)) as vm:
         vm.run(["systemctl", "stop", *MANAGERS])
         vm.bind_interrupts(IRQ_CPU)
@@ -189,12 +196,18 @@ def test_what_else_handles_packets_goes_on() -> None:
     assert came["tc ingress"]["seen"] >= came["tc ingress"]["echoes"]
 
 
-@pytest.fixture(scope="module")
-def veths() -> Iterator[Guest]:
+@contextmanager
+def with_vlans(*edits: Edit) -> Iterator[Guest]:
     """A guest for the scripts that make veths; its kernel knows VLANs."""
-    with machine(flavour="vlan", cpus=3, queues=1) as vm:
+    with machine(flavour="vlan", edits=edits, cpus=3, queues=1) as vm:
         for script in ON_VETHS:
             vm.put(SCRIPTS / script, f"/root/{script}")
+        yield vm
+
+
+@pytest.fixture(scope="module")
+def veths() -> Iterator[Guest]:
+    with with_vlans() as vm:
         yield vm
 
 
@@ -223,6 +236,19 @@ def test_neighbours_in_vlans_are_found(veths: Guest) -> None:
         ways = [found for peer in one["peers"].values() for found in peer.values()]
         assert [found["found"] for found in ways] == [TIMES_IN_VLANS] * 4, way
         assert 0 < one["packets"] <= MOST_KEPT * (one["packets"] + one["dropped"]), way
+
+
+def test_they_are_lost_where_nobody_looks_behind_tags() -> None:
+    """But for a single tag that the NIC took out."""
+    with with_vlans(BLIND) as vm:
+        seen = seen_by(vm, "rx_vlans.py", TIMES_BLIND)
+    fewest = {
+        way: min(found["found"] for peer in one["peers"].values() for found in peer.values())
+        for way, one in seen.items()
+    }
+    beside = "802.1Q, tag beside the frame"
+    assert fewest.pop(beside) == TIMES_BLIND
+    assert len(fewest) == 3 and max(fewest.values()) < TIMES_BLIND
 
 
 def test_segments_are_merged_before_the_threads(veths: Guest) -> None:
