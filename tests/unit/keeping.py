@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,20 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Waiting(Store):
+    """Something happens while the lock is waited for, once."""
+
+    then: Callable[[], None] | None = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+        with super().lock():
+            yield
 
 
 @dataclass

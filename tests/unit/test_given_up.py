@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,11 @@ def store(tmp_path: Path) -> Store:
 class NotKept:
     """In place of the Keeper: nothing is kept."""
 
-    given_up = False
+    def lost(self) -> bool:
+        return False
+
+    def called_now(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+        return tuple(rows)
 
     def hold(self, *_: object) -> None: ...
     def hold_later(self, *_: object) -> None: ...

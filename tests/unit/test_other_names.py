@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,26 +20,12 @@ from rxlane.wire.rtnetlink import LinkState
 from unit import simhost
 from unit.asking import FULL, SECOND, asked, policy
 from unit.daemon import Daemon, until
-from unit.keeping import UP, Bench
+from unit.keeping import UP, Bench, Waiting
 from unit.linkbench import POLL
 from unit.linkbench import Bench as LinkBench
 from unit.simhost import SimHost
 
 THIRD = simhost.link("eth2", 4, ifindex=5, base=9500)
-
-
-class Waiting(Store):
-    """Something happens while the lock is waited for, once."""
-
-    then: Callable[[], None] | None = None
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        if self.then is not None:
-            then, self.then = self.then, None
-            then()
-        with super().lock():
-            yield
 
 
 def swap(host: SimHost) -> None:

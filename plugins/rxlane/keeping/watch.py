@@ -22,7 +22,7 @@ Names = Mapping[int, str]  # of the links that are there, by index
 Write = Callable[[Policy, Mapping[str, int] | None, Choose | None], Applied]
 
 
-class _GivenUp(Exception):
+class GivenUp(Exception):
     """Somebody rolled the layout back."""
 
 
@@ -59,8 +59,7 @@ class Kept:
 
         def still(plan: Plan) -> Plan:
             # A rollback may have had the lock until now.
-            if self._rolled_back(present):
-                raise _GivenUp
+            self.check(present)
             return plan if choose is None else choose(plan)
 
         scope = self._follower.indexes()
@@ -68,10 +67,15 @@ class Kept:
             return Applied.nothing()
         try:
             done = self._write(self._follower.policy(self._policy), scope or None, still)
-        except _GivenUp:
+        except GivenUp:
             return None
         self._journaled = self._with_originals()
         return done
+
+    def check(self, present: Names) -> None:
+        """Raise GivenUp once somebody rolled back what is kept."""
+        if self._rolled_back(present):
+            raise GivenUp
 
     def _rolled_back(self, present: Names) -> bool:
         words = self._words()

@@ -153,13 +153,16 @@ class Adapter:
         # What the kernel refused for good at the last apply and since: known only by trying.
         self._unmovable: frozenset[Target] = frozenset()
 
-    def apply(self, rows: Iterable[Row], stands: bool = False) -> Report:
+    def apply(
+        self, rows: Iterable[Row], stands: bool = False, choose: Choose | None = None
+    ) -> Report:
         """Write one plan for all sections. Originals of a killed TuneD are carried over.
 
-        stands: an earlier layout does, and goes on being kept if this one fails.
+        stands: an earlier layout does, and goes on being kept if this one fails. choose: see
+        rxlane.apply.apply(); what it raises that is no failure is the caller's.
         """
         try:
-            done = self._write(self.policy(rows), None)
+            done = self._write(self.policy(rows), choose)
         except (RxlaneError, OSError) as error:
             failed = _failure(error)
             return failed if stands or failed.passing else self._released(failed)

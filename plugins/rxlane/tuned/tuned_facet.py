@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from rxlane import policy
-from rxlane.converge import RETRIES, Log
+from rxlane.converge import RETRIES, Choose, Log
+from rxlane.keeping.watch import GivenUp
 from rxlane.tuned import tuned_compat
 from rxlane.tuned.profile import exact_names
 from rxlane.tuned.profilefile import profile_file
@@ -60,19 +61,34 @@ class Joint:
 
     def apply(self, kind: str, name: str) -> Report | None:
         """Write the plan of all facets; None when that is done already."""
-        with self._lock:
-            self._live.add((kind, name))
-            self._failures = 0
-            return None if self._rows() == self._applied else self._done(self._write)
+        return self._asked(kind, name, self._write)
 
     def add(self, kind: str, name: str) -> Report | None:
         """Write the plan with one more device; what was rolled back comes back with none."""
+        return self._asked(kind, name, self._write_more)
+
+    def _asked(self, kind: str, name: str, attempt: Callable[[], Report]) -> Report | None:
         with self._lock:
-            return GIVEN_UP if self._keeper.given_up else self.apply(kind, name)
+            self._live.add((kind, name))
+            self._failures = 0
+            return None if self._rows() == self._applied else self._done(attempt)
+
+    def _write_more(self) -> Report:
+        """Write what stands and more, unless it is rolled back by the time that has the lock."""
+        if self._keeper.lost():
+            return GIVEN_UP
+        try:
+            return self._written(bool(self._standing), self._keeper.still)
+        except GivenUp:
+            self._keeper.give_up()
+            return GIVEN_UP
 
     def _write(self) -> Report:
+        return self._written(bool(self._standing) and not self._keeper.lost(), None)
+
+    def _written(self, stands: bool, choose: Choose | None) -> Report:
         rows = self._rows()
-        report = self._adapter.apply(rows, stands=bool(self._standing))
+        report = self._adapter.apply(rows, stands, choose)
         # Who else held the lock may be gone when the next instance is applied.
         self._applied = None if report.again or report.passing else rows
         if report.ok:
@@ -80,11 +96,11 @@ class Joint:
             self._standing = rows
             self._keeper.hold(rows)
             return report
-        if self._standing and not report.again:
+        if stands:
             # One more device that cannot be laid out takes nothing from the others.
             self._keeper.hold_on(self._standing)
             if report.passing and self._failures < len(RETRIES):
-                self._keeper.soon(RETRIES[self._failures], self._write)
+                self._keeper.soon(RETRIES[self._failures], self._write_more)
                 self._failures += 1
             return report
         if report.passing:
@@ -127,9 +143,9 @@ class Joint:
             if not self._live:
                 return self._done(self._off)
             rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
-            self._standing = tuple(rest)
+            self._standing = self._keeper.called_now(rest)
             others = any(live == kind for live, _ in self._live)
-            given_up = self._keeper.given_up
+            given_up = self._keeper.lost()
             self._keeper.pause()
             report = self._adapter.rollback(devices if others else None, kind)
             # After the rollback, which is no other's for them.
@@ -282,6 +298,8 @@ class Facet:
             self._free_devices.remove(device_name)
             self._assigned_devices.add(device_name)
             gone[0].processed_devices.add(device_name)
+            # What failed for want of the old name is done now.
+            self._do(gone[0], self._joint.add)
 
     # Instances
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,7 +19,8 @@ from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
 from rxlane.errors import LINE, Kind, RxlaneError, printable
 from rxlane.keeping.events import APPLIED, Event, Sources, wake_up
-from rxlane.keeping.watch import Kept
+from rxlane.keeping.watch import GivenUp, Kept
+from rxlane.plan import Plan
 from rxlane.tuned.tuned_compat import Adapter, Report, Row
 from rxlane.wire import rtnetlink
 
@@ -66,6 +67,7 @@ class Keeper:
         self._open = open_sources
         self._rows: tuple[Row, ...] = ()
         self._kept: Kept | None = None
+        self._coming: Kept | None = None  # what will be kept in a moment
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
         self._begun = 0.0  # when it was started
@@ -90,6 +92,35 @@ class Keeper:
             self.hold(rows)
         else:
             self.hold(self._rows, self._kept)
+
+    def still(self, plan: Plan) -> Plan:
+        """Return the plan; raise GivenUp where a rollback took what is kept, or will be soon."""
+        kept = self._kept or self._coming
+        if kept is not None:
+            kept.check(_present())
+        return plan
+
+    def lost(self) -> bool:
+        """True where a rollback took what was kept, be it just now: then it is given up."""
+        try:
+            self.still(Plan())
+        except GivenUp:
+            self.give_up()
+        except (RxlaneError, OSError):
+            pass  # the next look will tell
+        return self.given_up
+
+    def give_up(self) -> None:
+        """Keep nothing, for it was rolled back, nor claim it: a look may have while that ran."""
+        kept = self._kept or self._coming
+        taken = frozenset() if kept is None else kept.taken
+        self.pause()
+        self.given_up = True
+        if taken:
+            try:
+                self._adapter.give_up(taken)
+            except (RxlaneError, OSError) as error:
+                self.log("warning", f"services of .link files still yield: {_told(error)}")
 
     def _go_on(self) -> None:
         """Keep the rows there are, with the thread and with what is known of them, if there is."""
@@ -136,7 +167,7 @@ class Keeper:
 
     def pause(self) -> None:
         """Keep nothing until the next hold()."""
-        self._rows, self._kept = (), None
+        self._rows, self._kept, self._coming = (), None, None
         self._wait_no_more()
 
     def hold_later(self, rows: tuple[Row, ...]) -> None:
@@ -144,11 +175,10 @@ class Keeper:
         self.pause()
         if not rows:
             return
-        kept = None
         # Now, to hear of a rollback until then; where that fails hold() says it.
         with suppress(RxlaneError, OSError):
-            kept = self._new(rows)
-        self._wait(SOON, lambda: self.hold(rows, kept))
+            self._coming = self._new(rows)
+        self._wait(SOON, lambda: self.hold(rows, self._coming))
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         """Do something later, in place of what was to be done so far."""
@@ -181,24 +211,25 @@ class Keeper:
         """
         if not self._rows or self._is_gone(device):
             return
-        self._rows = without(self._called_now(), kind, device)
+        self._rows = without(self.called_now(self._rows), kind, device)
         if self._rows:
             self._kept = None
             self._go_on()
         else:
             self.pause()
 
-    def _called_now(self) -> tuple[Row, ...]:
-        """Return the rows with the names that their devices have by now."""
+    def called_now(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+        """Return the rows with the names that devices which are kept have by now."""
         now: dict[str, str] = {}
-        if self._kept is not None:
+        kept = self._kept or self._coming
+        if kept is not None:
             with suppress(RxlaneError, OSError):  # then they are called as they were
-                now = self._kept.called(_present())
+                now = kept.called(_present())
 
         def called(names: Iterable[str]) -> frozenset[str]:
             return frozenset(now.get(name, name) for name in names)
 
-        return tuple(replace(row, devices=called(row.devices)) for row in self._rows)
+        return tuple(replace(row, devices=called(row.devices)) for row in rows)
 
     def _is_gone(self, device: str) -> bool:
         """True when what was laid out under this name is not there; one that cannot be asked for
@@ -269,19 +300,8 @@ class Keeper:
                 return
             self._sources = None
             if failure is None:
-                taken = frozenset() if self._kept is None else self._kept.taken
-                self.pause()
-                self.given_up = True
-                if taken:
-                    self._give_up(taken)
+                self.give_up()
                 return
             if time.monotonic() - self._begun > AGAIN_MOST:
                 self._delay, self._said = AGAIN, ""
             self._failed("the layout is not kept for now", failure)
-
-    def _give_up(self, taken: Collection[int | None]) -> None:
-        """Claim no longer what the rollback took: a look may have, while it was under way."""
-        try:
-            self._adapter.give_up(taken)
-        except (RxlaneError, OSError) as error:
-            self.log("warning", f"services of .link files still yield: {_told(error)}")
