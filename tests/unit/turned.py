@@ -75,6 +75,12 @@ class Turned(Keeper):
         self._sources, self._stop = cast(Sources, news), os.eventfd(0, os.EFD_CLOEXEC)
         return self._sources
 
+    def end(self) -> None:
+        stop = self._stop if self._sources is not None else -1
+        super().end()
+        if stop >= 0:  # the thread would
+            os.close(stop)
+
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._due = self._clock() + seconds, then
 
