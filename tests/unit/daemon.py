@@ -18,8 +18,8 @@ from rxlane.tuned.tuned_compat import Adapter, Row
 from rxlane.tuned.tuned_facet import Joint
 from rxlane.tuned.tuned_keep import Keeper
 from rxlane.wire import rtnetlink
-from rxlane.wire.rtnetlink import LinkRow, LinkState
-from unit.keeping import UP
+from rxlane.wire.rtnetlink import LinkState
+from unit.keeping import UP, link_rows
 from unit.simhost import SimHost
 
 WAIT = 10.0  # seconds; the thread takes a fifth of one
@@ -119,11 +119,7 @@ def put_right(daemon: Daemon) -> bool:
 
 def running(host: SimHost, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """Yield a daemon to a fixture, and see that all of its threads end."""
-
-    def links() -> list[LinkRow]:
-        return [LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()]
-
-    monkeypatch.setattr(rtnetlink, "links", links)
+    monkeypatch.setattr(rtnetlink, "links", lambda: link_rows(host))
     made = Daemon(host, state)
     yield made
     made.joint.unapply("napi", "napi", {"eth0"})

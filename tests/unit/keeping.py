@@ -14,7 +14,7 @@ from rxlane.journal import Store
 from rxlane.keeping import watch
 from rxlane.keeping.events import Event, Links
 from rxlane.sections import Policy
-from rxlane.wire.rtnetlink import LinkState
+from rxlane.wire.rtnetlink import LinkRow, LinkState
 from unit import simhost
 from unit.asking import FULL, policy
 from unit.simhost import SimHost
@@ -44,6 +44,11 @@ class Waiting(Store):
             then()
         with super().lock():
             yield
+
+
+def link_rows(host: SimHost) -> list[LinkRow]:
+    """What rtnetlink.links() says of the host."""
+    return [LinkRow(li.ifindex, li.name, li.up) for li in host.links.values()]
 
 
 @dataclass

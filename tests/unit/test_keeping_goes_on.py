@@ -2,6 +2,8 @@
 """TuneD's keeper where something else fails or goes, or an operator rolls back in between."""
 
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -9,14 +11,14 @@ from rxlane import journal
 from rxlane.applying.rollback import rollback
 from rxlane.errors import Kind, RxlaneError
 from rxlane.keeping import claims
-from rxlane.keeping.events import Event, Links, Sources
+from rxlane.keeping.events import Event, Sources
 from rxlane.tuned import tuned_keep
 from rxlane.tuned.tuned_compat import Row
-from rxlane.wire.rtnetlink import LinkState
-from unit import simhost
+from unit import keeping, simhost
 from unit.daemon import Daemon, put_right, until
 from unit.keeping import UP, Waiting
 from unit.simhost import SimHost
+from unit.turned import World
 
 ROLLED_BACK = ("info", "the layout was rolled back: it is kept no longer")
 OTHER = Row("second", frozenset({"eth1"}), (("threaded", "on"),))
@@ -151,6 +153,18 @@ def test_a_rollback_while_a_device_waits_to_be_added(
     assert not until(lambda: daemon.off() != {0}, seconds=1.5)
 
 
+def test_while_another_has_the_lock_it_is_tried_ever_more_seldom(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    adapter = world.joint._adapter
+    with world.running(), mock.patch.object(adapter, "apply", wraps=adapter.apply) as tried:
+        world.joint._applied = None
+        with world.store.lock():
+            world.joint.add("napi", "napi")
+            for _ in range(300):
+                world.look(2)
+    assert 10 < tried.call_count < 20
+
+
 def test_a_rollback_between_two_that_are_destroyed(
     daemon: Daemon, host: SimHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,8 +191,7 @@ def test_one_is_destroyed_beside_one_that_was_renamed(
     daemon.joint.unapply("napi", "second", {"eth1"})
     assert until(lambda: daemon.joint._keeper._kept is not None)
     host.write_napi(8194, {"threaded": "off"})
-    links = host.links.values()
-    daemon.sources[-1].links = Links(LinkState(li.ifindex, li.name, li.up) for li in links)
+    daemon.sources[-1].links = keeping.Sources.of(host).links
     daemon.sources[-1].tell(Event("went up", "lan0", 2))
     assert until(lambda: {napi.threaded for napi in host.links["lan0"].napis} == {1})
     host.rename("lan0", "eth0")

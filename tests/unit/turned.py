@@ -29,8 +29,7 @@ from rxlane.tuned.tuned_compat import Adapter, Row
 from rxlane.tuned.tuned_facet import Joint
 from rxlane.tuned.tuned_keep import Keeper
 from rxlane.wire import rtnetlink
-from rxlane.wire.rtnetlink import LinkRow, LinkState
-from unit import simhost
+from unit import keeping, simhost
 from unit.asking import policy
 from unit.keeping import Clock
 from unit.simhost import SimHost
@@ -145,7 +144,7 @@ class World:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The profile is on; who waits for a lock gets none."""
-        links = mock.patch.object(rtnetlink, "links", self._links)
+        links = mock.patch.object(rtnetlink, "links", lambda: keeping.link_rows(self.host))
         with links, mock.patch.object(journal, "LOCK_WAIT", 0.0):
             self.joint.apply("napi", "napi")
             yield
@@ -162,9 +161,6 @@ class World:
 
     def _index(self, name: str) -> int | None:
         return self.host.links[name].ifindex if name in self.host.links else None
-
-    def _links(self) -> list[LinkRow]:
-        return [LinkRow(li.ifindex, li.name, li.up) for li in self.host.links.values()]
 
     def state(self, nic: Nic) -> State:
         link = self.host.links[nic.name]
@@ -325,8 +321,7 @@ class World:
 
     def look(self, number: int) -> None:
         """Some time passes, and the keeper gets its turn."""
-        links = Links(LinkState(li.ifindex, li.name, li.up) for li in self.host.links.values())
-        self.keeper.read(links, self.news)
+        self.keeper.read(keeping.Sources.of(self.host).links, self.news)
         self.news.clear()
         self.clock.now += (0.7, 0.05, 2.0, 6.0)[number % 4]
         self.keeper.turn()

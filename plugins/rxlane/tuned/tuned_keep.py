@@ -90,14 +90,18 @@ class Keeper:
         """Go on with what is kept, of which renames are known; with these rows where nothing is."""
         if self._kept is None:
             self.hold(rows)
-        else:
-            self.hold(self._rows, self._kept)
+            return
+        self._wait_no_more()
+        self._go_on()
+
+    @property
+    def _followed(self) -> Kept | None:
+        return self._kept or self._coming
 
     def still(self, plan: Plan) -> Plan:
         """Return the plan; raise GivenUp where a rollback took what is kept, or will be soon."""
-        kept = self._kept or self._coming
-        if kept is not None:
-            kept.check(_present())
+        if self._followed is not None:
+            self._followed.check(_present())
         return plan
 
     def lost(self) -> bool:
@@ -112,8 +116,7 @@ class Keeper:
 
     def give_up(self) -> None:
         """Keep nothing, for it was rolled back, nor claim it: a look may have while that ran."""
-        kept = self._kept or self._coming
-        taken = frozenset() if kept is None else kept.taken
+        taken = frozenset() if self._followed is None else self._followed.taken
         self.pause()
         self.given_up = True
         if taken:
@@ -221,10 +224,9 @@ class Keeper:
     def called_now(self, rows: Iterable[Row]) -> tuple[Row, ...]:
         """Return the rows with the names that devices which are kept have by now."""
         now: dict[str, str] = {}
-        kept = self._kept or self._coming
-        if kept is not None:
+        if self._followed is not None:
             with suppress(RxlaneError, OSError):  # then they are called as they were
-                now = kept.called(_present())
+                now = self._followed.called(_present())
 
         def called(names: Iterable[str]) -> frozenset[str]:
             return frozenset(now.get(name, name) for name in names)
