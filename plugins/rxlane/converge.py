@@ -132,6 +132,9 @@ class Converger:
         new = list(events)
         if not new:
             return
+        # Now, for one that is down is looked at only later, when other news tell of it.
+        others = {event.device for event in new if event.anew}
+        self._unmovable = frozenset(t for t in self._unmovable if t.device not in others)
         now = self._clock()
         if self._due is None or not self._events:
             self._first = now
@@ -196,8 +199,6 @@ class Converger:
             self._due = self._waiting
             return True
         self._events, late = still, any(event.tun for event in still)
-        others = {event.device for event in still if event.anew}
-        self._unmovable = frozenset(t for t in self._unmovable if t.device not in others)
         kept, now = self._look(), self._clock()
         # Also where the look failed and its events stay: what comes now settles anew.
         self._first = now

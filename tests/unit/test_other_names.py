@@ -13,14 +13,13 @@ from rxlane.apply import apply
 from rxlane.applying.rollback import bring_back
 from rxlane.journal import Store
 from rxlane.keeping import claims
-from rxlane.keeping.events import Event, Links
+from rxlane.keeping.events import Event
 from rxlane.model import Irq, Snapshot
 from rxlane.tuned.tuned_compat import Row
-from rxlane.wire.rtnetlink import LinkState
 from unit import simhost
 from unit.asking import FULL, SECOND, asked, policy
 from unit.daemon import Daemon, until
-from unit.keeping import UP, Bench, Waiting
+from unit.keeping import UP, Bench, Sources, Waiting
 from unit.linkbench import POLL
 from unit.linkbench import Bench as LinkBench
 from unit.simhost import SimHost
@@ -44,8 +43,7 @@ def modes(host: SimHost, name: str) -> set[int | None]:
 
 
 def look(daemon: Daemon) -> None:
-    links = daemon.host.links.values()
-    daemon.sources[-1].links = Links(LinkState(li.ifindex, li.name, li.up) for li in links)
+    daemon.sources[-1].links = Sources.of(daemon.host).links
 
 
 def row(*names: str, instance: str = "napi", **more: str) -> Row:
@@ -178,5 +176,10 @@ def test_what_one_device_could_not_have_its_successor_may(tmp_path: Path) -> Non
     for queue in host.links["eth0"].queues:
         assert queue.irq is not None
         host.irqs[queue.irq] = Irq(queue.irq, f"nic-{queue.irq}", tuple(range(8)), (0,))
-    bench.happens(Event("appeared", "eth0", 9))
+    # It is down at first.
+    bench.sources = Sources.of(host)
+    bench.converger.notice([Event("appeared", "eth0", 9)])
+    bench.clock.now += 1
+    assert bench.converger.run(lambda _: False)
+    bench.happens(Event("went up", "eth0", 9))
     assert [host.irqs[400 + n].cpus for n in range(4)] == [(2,), (3,), (2,), (3,)]
