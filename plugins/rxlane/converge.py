@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -68,6 +68,9 @@ class Limiter:
 
     def forget(self) -> None:
         self._written.clear()
+
+    def forget_of(self, devices: Container[str | None]) -> None:
+        self._written = {t: rows for t, rows in self._written.items() if t.device not in devices}
 
     def note(self, changes: Iterable[Change], was_reset: Callable[[Target], bool]) -> None:
         """Remember what was written now. was_reset: as reset of due()."""
@@ -134,7 +137,9 @@ class Converger:
             return
         # Now, for one that is down is looked at only later, when other news tell of it.
         others = {event.device for event in new if event.anew}
-        self._unmovable = frozenset(t for t in self._unmovable if t.device not in others)
+        tried = () if LOST in new else self._unmovable
+        self._unmovable = frozenset(t for t in tried if t.device not in others)
+        self._limiter.forget_of(others)
         now = self._clock()
         if self._due is None or not self._events:
             self._first = now
@@ -335,6 +340,7 @@ class Follower:
             if index is None or index not in present:
                 index = indexes.get(name, indexes.get(self._last[name]))
                 self._index[name] = index
+                indexes = {n: i for n, i in indexes.items() if i != index}
             if index is not None:
                 self._last[name] = present[index]
 
@@ -353,8 +359,9 @@ class Follower:
     def has(self, name: str, present: Mapping[int, str]) -> bool:
         """True when what is called so, now or in the policy, is there with the index it had."""
         return any(
-            index in present and name in (given, self._last[given])
+            name in (given, self._last[given], present[index])
             for given, index in self._index.items()
+            if index is not None and index in present
         )
 
     def follows(self, index: int) -> bool:

@@ -180,7 +180,8 @@ class Adapter:
         what it does not ask for goes back.
         """
         done = self._write(policy, choose, scope)
-        self._unmovable |= done.unmovable
+        # One of the same name may be there instead, which lets itself be set.
+        self._unmovable = (self._unmovable - done.wrote) | done.unmovable
         return done
 
     def _write(
