@@ -63,6 +63,8 @@ class Sources:
 
     def refresh(self, folders: Mapping[str, Folder]) -> None: ...
 
+    def close(self) -> None: ...
+
     @classmethod
     def of(cls, host: SimHost) -> Sources:
         return cls(Links(LinkState(li.ifindex, li.name, li.up) for li in host.links.values()))
@@ -85,12 +87,15 @@ class Bench:
         names = self.sources.links.names
         indexes = {name: index for index, name in names.items()}
         write(self.policy, {n: indexes[n] for n in self.names if n in indexes} or None, None)
-        self.kept = watch.Kept(write, self.store, self.policy, self.names, names)
+        self.kept = watch.Kept(write, self.store, self.policy, self.names, names, self.now)
         self.converger = Converger(
             lambda choose: self.kept.replan(self.sources.links.names, choose),
             lambda level, text: self.log.append((level, text)),
             self.clock,
         )
+
+    def now(self) -> dict[int, str]:
+        return Sources.of(self.host).links.names
 
     def relevant(self, event: Event) -> bool:
         return self.kept.relevant(self.sources.links.names, event)

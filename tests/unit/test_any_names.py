@@ -15,7 +15,7 @@ from unit.turned import World, as_wanted
 
 STEPS = (
     *("rename", "rename_away", "swap", "unbind", "bind", "bind", "down", "go_up", "another"),
-    *("roll_back", "told", "told", "told", "refuse", "hinder", "look", "look", "look"),
+    *("roll_back", "told", "told", "told", "refuse", "hinder", "let_go", "look", "look", "look"),
 )
 Steps = Sequence[tuple[str, int]]
 
@@ -25,6 +25,8 @@ Steps = Sequence[tuple[str, int]]
 @example([("hinder", 0), ("roll_back", 1)])
 @example([("refuse", 0), ("look", 1), ("roll_back", 1), ("refuse", 0)])
 @example([("hinder", 0), ("rename_away", 1), ("down", 2), ("refuse", 0)])
+@example([("refuse", 0), ("let_go", 0)])
+@example([("refuse", 0), ("roll_back", 0), ("let_go", 0)])
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7)), max_size=20))
 def test_what_is_wanted_is_kept_and_what_is_not_came_back(steps: Steps) -> None:
     with TemporaryDirectory() as folder, (world := World(Path(folder))).running():
@@ -40,7 +42,7 @@ def test_what_is_wanted_is_kept_and_what_is_not_came_back(steps: Steps) -> None:
 def holds(world: World) -> None:
     assert world.keeper.given_up == world.given_up
     for nic in world.nics[:-1]:
-        if nic.rolled_back:
+        if nic.rolled_back or nic.let_go:
             assert world.state(nic) == nic.start, nic
         elif not world.given_up:
             assert as_wanted(world.state(nic)), nic

@@ -127,7 +127,7 @@ def keep(host: SimHost, store: Store, *names: str) -> Kept:
         return apply(host, store, policy, scope, choose=choose)
 
     write(policy, names, None)
-    return Kept(write, store, policy, names, TWO)
+    return Kept(write, store, policy, names, TWO, lambda: TWO)
 
 
 @pytest.mark.parametrize("devices", [None, {"eth0"}])

@@ -206,14 +206,15 @@ def test_first_apply_is_told_and_its_error_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, stop, done = SimHost(simhost.snapshot()), os.eventfd(1), list[Applied]()
-    monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
-    watch.watch(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"], stop, print, done.append)
+    monkeypatch.setattr(watch, "Sources", lambda: Sources.of(host))
+    store, good = Store(tmp_path), policy("eth0", **FULL)
+    watch.watch(host, store, good, {"eth0": 2}, stop, print, done.append)
     assert done[0].written == 17
     os.eventfd_write(stop, 1)
     bad = policy("eth0", threaded="on", thread_cpus="64")
     with pytest.raises(RxlaneError, match="CPU 64 does not exist"):
-        watch.watch(host, Store(tmp_path), bad, ["eth0"], stop, print, done.append)
-    assert apply(host, Store(tmp_path), policy("eth0", **FULL), ["eth0"]).written == 0
+        watch.watch(host, store, bad, {"eth0": 2}, stop, print, done.append)
+    assert apply(host, store, good, ["eth0"]).written == 0
 
 
 def test_what_is_kept_waits_for_a_confirmation(bench: Bench) -> None:
@@ -250,16 +251,11 @@ def test_first_apply_that_was_overtaken_is_refused(
 ) -> None:
     """An apply with --confirm came between the question and the lock."""
     host, store = SimHost(simhost.snapshot()), Store(tmp_path)
-    monkeypatch.setattr(watch, "Sources", lambda: _closing(Sources.of(host)))
+    monkeypatch.setattr(watch, "Sources", lambda: Sources.of(host))
     arm(host, store)
     with pytest.raises(RxlaneError, match="waits to be confirmed"):
-        watch.watch(host, store, policy("eth0", **FULL), ["eth0"], os.eventfd(1), print, print)
+        watch.watch(host, store, policy("eth0", **FULL), {"eth0": 2}, os.eventfd(1), print, print)
     assert host.writes == 0
-
-
-def _closing(sources: Sources) -> Sources:
-    sources.close = lambda: None  # type: ignore[attr-defined]
-    return sources
 
 
 def test_rolled_back_while_the_look_waited_for_the_lock(bench: Bench) -> None:

@@ -112,6 +112,7 @@ class Nic:
     index: int | None
     start: State = ()
     rolled_back: bool = False
+    let_go: bool = False
     up: Link | None = None
 
 
@@ -267,7 +268,7 @@ class World:
         claims.update(self.store, self.host.boot_id(), claims.without(own))
         devices = None if own is None else Called(self.host, lambda: own)
         rollback(self.host, self.store, devices, for_good=True, forget=own is None)
-        self.given_up |= nic is None or self._ours(nic)
+        self.given_up |= nic is None or (self._ours(nic) and not nic.let_go)
         for one in self.nics if nic is None else [nic]:
             one.rolled_back |= self.is_up(one)
         self.news.append(Event("thread of a queue ended", reset=False))
@@ -293,6 +294,9 @@ class World:
                 return
         if what != "remove" and name in self.host.links and not name.startswith("oth"):
             self.known.add(name)
+            for nic in self.nics:
+                if nic.name == name and nic.let_go:  # as one that is new
+                    nic.let_go = nic.rolled_back = False
             self.joint.add("napi", "napi")
 
     def hear(self) -> None:
@@ -312,6 +316,16 @@ class World:
             self.joint.forget("napi", "other")
         else:
             self.joint.unapply("napi", "other", {nic.name})
+
+    def let_go(self, number: int) -> None:
+        """An instance lets a NIC go that stays, and of which it heard all. While it is down its
+        originals wait for the next look.
+        """
+        nic = self._one(number, self._ours, self.is_up, lambda n: n.name in self.known)
+        if nic is not None and not self.udev:
+            self.joint.remove("napi", nic.name)
+            self.known.discard(nic.name)
+            nic.let_go = True
 
     def hinder(self, _number: int) -> None:
         """It asks while another rxlane has the lock."""

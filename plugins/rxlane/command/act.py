@@ -57,12 +57,12 @@ def apply_(args: argparse.Namespace) -> int:
     try:
         if args.confirm is not None:
             pending = _arm(kernel, store, args.confirm, policy, snapshot, links)
-        scope = [li.name for li in links] or None
+        scope = {li.name: li.ifindex for li in links} or None
         if pending is None:
             choose = partial(confirm.unguarded, kernel, store)
         else:
             choose = partial(confirm.guarded, store, pending)
-        done = apply(kernel, store, policy, scope, choose=choose, undo=undo)
+        done = apply(kernel, store, policy, scope, choose=choose, undo=undo, called=scope)
     except (RxlaneError, OSError, KeyboardInterrupt):
         # The guard goes only where nothing is left for it.
         if pending is not None and not undo:
@@ -142,14 +142,15 @@ def watch_(args: argparse.Namespace) -> int:
     from rxlane.kernel import Linux
 
     kernel, store = Linux(), Store(args.state)
-    names = [link.name for link in request.resolve(args.devices, kernel.observe(None, ()))]
-    policy = request.from_options(args.option, names)
+    links = request.resolve(args.devices, kernel.observe(None, ()))
+    called = {link.name: link.ifindex for link in links}
+    policy = request.from_options(args.option, list(called))
     request.need_root()
     confirm.refuse_second(kernel, store)
     stop = os.eventfd(0, os.EFD_CLOEXEC)
     for number in (signal.SIGINT, *ending()):
         signal.signal(number, lambda *_: events.wake_up(stop))
-    watch(kernel, store, policy, names, stop, _log, _tell)
+    watch(kernel, store, policy, called, stop, _log, _tell)
     return 0
 
 

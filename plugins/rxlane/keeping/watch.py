@@ -15,6 +15,7 @@ from rxlane.kernel import Kernel
 from rxlane.plan import HOST_INDEX, Plan
 from rxlane.sections import Policy
 from rxlane.sysfs import Sysfs
+from rxlane.wire import rtnetlink
 
 Names = Mapping[int, str]  # of the links that are there, by index
 # Applies a policy to devices, indexes by name, None for all it names, as far as the third argument
@@ -29,14 +30,22 @@ class GivenUp(Exception):
 class Kept:
     """A policy that is applied again whenever the host has changed.
 
-    names: the devices it is for, none for all physical ones. present: those there are now.
-    taken: indexes that the last look found rolled back, None for all.
+    names: the devices it is for, none for all physical ones. present: those there were when the
+    names were given. now: asks the kernel which there are. taken: indexes that the last look found
+    rolled back, None for all.
     """
 
     def __init__(
-        self, write: Write, store: Store, policy: Policy, names: Collection[str], present: Names
+        self,
+        write: Write,
+        store: Store,
+        policy: Policy,
+        names: Collection[str],
+        present: Names,
+        now: Callable[[], Names],
     ) -> None:
         self._write = write
+        self._now = now
         self._store = store
         self._policy = policy
         self._names = tuple(names)
@@ -82,9 +91,18 @@ class Kept:
         new, self._heard = words - self._heard, words
         own = (w.index for w in new if w.index is None or self._follower.follows(w.index))
         self.taken = frozenset(own)
-        # The journal ends also when all that it was of is gone: made anew, it has nothing of ours.
-        here = self._journaled & {HOST_INDEX, *present}
-        return bool(self.taken) or (bool(here) and not self._store.path.exists())
+        return bool(self.taken) or self._ended(present)
+
+    def _ended(self, present: Names) -> bool:
+        """True when the journal is gone, and not for all that it was of is.
+
+        What is made anew has nothing of ours, and to hear of that may take a moment.
+        """
+
+        def here(names: Names) -> bool:
+            return not self._journaled.isdisjoint({HOST_INDEX, *names})
+
+        return here(present) and not self._store.path.exists() and here(self._now())
 
     def _words(self) -> frozenset[Word]:
         found = self._store.given_up.load()
@@ -158,22 +176,24 @@ def watch(
     kernel: Kernel,
     store: Store,
     policy: Policy,
-    names: Collection[str],
+    called: Mapping[str, int],
     stop: int,
     log: Log,
     begun: Callable[[Applied], None],
 ) -> None:
     """Apply and keep; returns when the eventfd stop is written or the layout was rolled back.
 
-    begun gets what the first apply did, whose errors are raised.
+    called: the indexes of the devices it is for, by the names of the policy; none for all physical
+    ones. begun gets what the first apply did, whose errors are raised.
     """
     sources = Sources()
     try:
         # Before there is something to keep: an earlier journal may be of another boot.
         alone = partial(confirm.unguarded, kernel, store)
-        begun(apply(kernel, store, policy, names or None, choose=alone))
+        begun(apply(kernel, store, policy, called or None, choose=alone, called=called))
         write = writer(kernel, store, lambda: sources.links.names)
-        kept = Kept(write, store, policy, names, sources.links.names)
+        present = {index: name for name, index in called.items()}
+        kept = Kept(write, store, policy, called, present, rtnetlink.names)
         converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
         converger.notice([APPLIED])
         keep(

@@ -156,6 +156,7 @@ class Joint:
         with self._lock:
             self._applied = None
             self._standing = without(self._standing, kind, device)
+            self._keeper.lost()  # what was rolled back is kept no longer, whatever goes now
             report = self._adapter.rollback({device}, kind)
             # After the rollback, which is no other's for the rest.
             self._keeper.drop(kind, device)

@@ -40,10 +40,6 @@ def _told(error: BaseException) -> str:
     return str(error) if foreseen else printable(f"{type(error).__name__}: {error}", LINE)
 
 
-def _present() -> dict[int, str]:
-    return {row.ifindex: row.name for row in rtnetlink.links()}
-
-
 def without(rows: Iterable[Row], kind: str, device: str) -> tuple[Row, ...]:
     """Return the rows that are left when this kind of section lets a device go."""
     less = (
@@ -67,7 +63,9 @@ class Keeper:
         self._open = open_sources
         self._rows: tuple[Row, ...] = ()
         self._kept: Kept | None = None
-        self._coming: Kept | None = None  # what will be kept in a moment
+        # What will be kept in a moment.
+        self._coming_rows: tuple[Row, ...] = ()
+        self._coming: Kept | None = None
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
         self._begun = 0.0  # when it was started
@@ -101,7 +99,7 @@ class Keeper:
     def still(self, plan: Plan) -> Plan:
         """Return the plan; raise GivenUp where a rollback took what is kept, or will be soon."""
         if self._followed is not None:
-            self._followed.check(_present())
+            self._followed.check(rtnetlink.names())
         return plan
 
     def lost(self) -> bool:
@@ -170,7 +168,7 @@ class Keeper:
 
     def pause(self) -> None:
         """Keep nothing until the next hold()."""
-        self._rows, self._kept, self._coming = (), None, None
+        self._rows, self._kept = self._coming_rows, self._coming = (), None
         self._wait_no_more()
 
     def hold_later(self, rows: tuple[Row, ...]) -> None:
@@ -181,6 +179,7 @@ class Keeper:
         # Now, to hear of a rollback until then; where that fails hold() says it.
         with suppress(RxlaneError, OSError):
             self._coming = self._new(rows)
+        self._coming_rows = rows
         self._wait(SOON, lambda: self.hold(rows, self._coming))
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
@@ -212,11 +211,14 @@ class Keeper:
 
         One that is gone is followed on: TuneD hears of it again, but later than the kernel.
         """
-        if not self._rows or self._is_gone(device):
+        rows = self._rows or self._coming_rows
+        if not rows or self._is_gone(device):
             return
-        self._rows = without(self.called_now(self._rows), kind, device)
-        if self._rows:
-            self._kept = None
+        left = without(self.called_now(rows), kind, device)
+        if self._coming_rows:
+            self.hold_later(left)
+        elif left:
+            self._rows, self._kept = left, None
             self._go_on()
         else:
             self.pause()
@@ -226,7 +228,7 @@ class Keeper:
         now: dict[str, str] = {}
         if self._followed is not None:
             with suppress(RxlaneError, OSError):  # then they are called as they were
-                now = self._followed.called(_present())
+                now = self._followed.called(rtnetlink.names())
 
         def called(names: Iterable[str]) -> frozenset[str]:
             return frozenset(now.get(name, name) for name in names)
@@ -238,7 +240,7 @@ class Keeper:
         is let go, for TuneD says when it comes back.
         """
         try:
-            return self._kept is not None and not self._kept.has(device, _present())
+            return self._followed is not None and not self._followed.has(device, rtnetlink.names())
         except (RxlaneError, OSError):
             return False
 
@@ -252,7 +254,8 @@ class Keeper:
     def _new(self, rows: tuple[Row, ...]) -> Kept:
         names = sorted({name for row in rows for name in row.devices})
         policy = self._adapter.policy(rows)
-        return Kept(self._adapter.keep, self._adapter.store, policy, names, _present())
+        keep, store = self._adapter.keep, self._adapter.store
+        return Kept(keep, store, policy, names, rtnetlink.names(), rtnetlink.names)
 
     def _start(self) -> Sources:
         sources = self._open()

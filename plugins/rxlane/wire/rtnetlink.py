@@ -123,6 +123,11 @@ def _parse(body: bytes, wanted: frozenset[int]) -> tuple[int, bool, str, dict[in
     return index, bool(flags & u.IFF_UP), attr_text(found[u.IFLA_IFNAME]), found
 
 
+def names() -> dict[int, str]:
+    """Return the names of the links that are there, by index; raises as links()."""
+    return {row.ifindex: row.name for row in links()}
+
+
 def links() -> list[LinkRow]:
     """Return the network namespace's links by RTM_GETLINK, ascending by ifindex."""
     rows = {row.ifindex: row for row in map(parse_link, _dump())}
