@@ -89,8 +89,8 @@ class Raced(Guest):
         super().__init__(KERNELS[OURS](), GuestSpec(cpus=2, share=[Path(__file__)]))
         self.accel, self.boots, self.how = "tcg", 0, how
 
-    def _wait_for_boot(self) -> None:
-        super()._wait_for_boot()
+    def _wait_for_boot(self, cuts: int = 0) -> None:
+        super()._wait_for_boot(cuts)
         self.boots += 1
         if self.boots == 1:
             getattr(self, self.how)()

@@ -41,6 +41,7 @@ ANEW: list[str] = []
 # Those of this run, also the ended ones.
 GUESTS: list["Guest"] = []
 STOOD_STILL = "the kernel stood still"
+LOST_TIMER = "the emulation lost a timer's interrupt"
 CONSOLE_TAIL = 30
 # Seconds that a guest may take to write what each CPU and task of it does.
 TELLING_S = 120.0
@@ -223,11 +224,15 @@ class Guest:
     def power_cut(self) -> None:
         """Resets the machine at once, as if its power failed; back when it is up again.
 
-        The disk keeps what the guest had handed to it.
+        The disk keeps what the guest had handed to it. Where the emulation loses a timer at the
+        boot after it the power fails once more, which is said.
         """
-        with step("power cut"), self._boots_again():
-            monitor.ask(self.folder, "system_reset")
-            self._hang_up()
+        with step("power cut"), self._boots_again(cuts=BOOTS - 1):
+            self._cut()
+
+    def _cut(self) -> None:
+        monitor.ask(self.folder, "system_reset")
+        self._hang_up()
 
     def reboot(self) -> None:
         """Has the guest end its services, unmount its disk and boot; back when it is up again."""
@@ -242,14 +247,14 @@ class Guest:
                 time.sleep(0.5)
 
     @contextmanager
-    def _boots_again(self) -> Iterator[None]:
-        """What resets the machine; it is up again at the end.
+    def _boots_again(self, cuts: int = 0) -> Iterator[None]:
+        """What resets the machine; it is up again at the end. cuts: as in _wait_for_boot().
 
         The firmware, which finds traces of itself in memory, resets once more before it boots.
         """
         monitor.on_reset(self.folder, boots=True)
         yield
-        self._wait_for_boot()
+        self._wait_for_boot(cuts)
         monitor.on_reset(self.folder, boots=False)
 
     def _boot_id(self) -> bytes | None:
@@ -375,10 +380,13 @@ class Guest:
                 if not why or attempt == BOOTS:
                     raise
             self._keep = False
-            say(f"{why}; booting once more")
-            ANEW.append(f"{self.kernel.name}, {self.spec.cpus} CPUs: {why}")
+            self._say_anew(why)
             self._end()
             self._put_aside(attempt)
+
+    def _say_anew(self, why: str) -> None:
+        say(f"{why}; booting once more")
+        ANEW.append(f"{self.kernel.name}, {self.spec.cpus} CPUs: {why}")
 
     def _put_aside(self, attempt: int) -> None:
         self._timers = []
@@ -422,7 +430,7 @@ class Guest:
         console = self.console_text()
         left = next((one for one in self._timers if one.left), None)
         if left and hung.halted(console, left.cpu) and not faulted(hung.until_asked(console)):
-            return f"the emulation lost a timer's interrupt at boot ({left})"
+            return f"{LOST_TIMER} at boot ({left})"
         # The same in the code that would have reported it: the machine resets, and QEMU ends well.
         if self._qemu is not None and self._qemu.poll() == 0 and not splats(console):
             return "the guest was reset at boot without a word"
@@ -435,7 +443,8 @@ class Guest:
                 env=self._program.environment(),
             )  # fmt: skip
 
-    def _wait_for_boot(self) -> None:
+    def _wait_for_boot(self, cuts: int = 0) -> None:
+        """cuts: how often its power may fail meanwhile, where the emulation loses a timer."""
         patience = self._boot_s()
         end = time.monotonic() + patience
         watch = apic.Watch(self.folder, self.spec.cpus)
@@ -443,7 +452,13 @@ class Guest:
             if self._qemu is None or self._qemu.poll() is not None:
                 raise self._lost("QEMU ended at boot")
             if timer := watch.lost():
-                raise self._lost(f"{timer}, and nothing ends it")
+                if not cuts or splats(self.console_text()):
+                    raise self._lost(f"{timer}, and nothing ends it")
+                cuts -= 1
+                self._say_anew(f"{LOST_TIMER} after a power cut ({timer})")
+                self._cut()
+                end = time.monotonic() + patience
+                watch = apic.Watch(self.folder, self.spec.cpus)
             if time.monotonic() > end:
                 raise self._lost(f"no answer within {patience:.0f} s of boot")
             self._agent = self._connect()

@@ -292,6 +292,56 @@ def test_a_timer_left_by_a_cpu_that_is_at_work_is_the_kernel_s(
     assert at_work.boots == 1
 
 
+class Cut(Dying):
+    """It boots, but not after the first ``lost`` of the resets: the timer of its CPU is left."""
+
+    def __init__(self, lost: int, said: str = "") -> None:
+        super().__init__("", deaths=0)
+        self._lost_after, self._said = lost, said
+        self.resets = 0
+
+    def ask(self, _folder: Path, command: str) -> None:
+        self.resets += command == "system_reset"
+        self.console.write_text(self._said)
+
+    @property
+    def stands(self) -> bool:
+        return 0 < self.resets <= self._lost_after
+
+    def _connect(self) -> Agent | None:
+        return None if self.stands else super()._connect()
+
+    def timers(self, _folder: Path, cpus: int) -> list[Timer]:
+        return [Timer(0, self.stands, f" of {cpus}")]
+
+
+def cut(guest: Cut, monkeypatch: pytest.MonkeyPatch) -> Cut:
+    monkeypatch.setattr(monitor, "ask", guest.ask)
+    monkeypatch.setattr(monitor, "on_reset", lambda _folder, boots: None)
+    monkeypatch.setattr(monitor, "host_seconds", lambda _folder: [1.0])
+    monkeypatch.setattr(hung, "ask", lambda _folder: None)
+    monkeypatch.setattr(apic, "timers", guest.timers)
+    monkeypatch.setattr(apic, "LOOK_S", 0.0)
+    monkeypatch.setattr(vm, "TELLING_S", 0.1)
+    monkeypatch.setattr(vm, "ANEW", [])
+    with guest:
+        guest.power_cut()
+    return guest
+
+
+def test_the_power_fails_again_where_the_emulation_loses_a_timer_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert cut(Cut(lost=0), monkeypatch).resets == 1 and vm.ANEW == []
+    assert cut(Cut(lost=2), monkeypatch).resets == 3
+    why = "the emulation lost a timer's interrupt after a power cut (CPU 0's timer of 1)"
+    assert vm.ANEW == [f"6.12 (fast, patched), 1 CPUs: {why}"] * 2
+    for never in (Cut(lost=vm.BOOTS), Cut(lost=1, said="[ 1.2] WARNING: CPU: 0 PID: 1 at x.c:1\n")):
+        with pytest.raises(GuestLost, match="and nothing ends it"):
+            cut(never, monkeypatch)
+    assert (never.resets, vm.ANEW) == (1, [])
+
+
 # As 6.12 wrote it, shortened.
 WAITS_FOR_TIMER = """\
 rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
