@@ -63,8 +63,6 @@ class Kept:
     def replan(self, present: Names, choose: Choose | None = None) -> Applied | None:
         """Plan for the devices that are there; None once somebody rolled it all back."""
         self._update(present)
-        if self._rolled_back(present):
-            return None
 
         def still(plan: Plan) -> Plan:
             # A rollback may have had the lock until now.
@@ -72,9 +70,10 @@ class Kept:
             return plan if choose is None else choose(plan)
 
         scope = self._follower.indexes()
-        if self._names and not scope:
-            return Applied.nothing()
         try:
+            self.check(present)
+            if self._names and not scope:
+                return Applied.nothing()
             done = self._write(self._follower.policy(self._policy), scope or None, still)
         except GivenUp:
             return None
@@ -83,15 +82,12 @@ class Kept:
 
     def check(self, present: Names) -> None:
         """Raise GivenUp once somebody rolled back what is kept."""
-        if self._rolled_back(present):
-            raise GivenUp
-
-    def _rolled_back(self, present: Names) -> bool:
         words = self._words()
         new, self._heard = words - self._heard, words
         own = (w.index for w in new if w.index is None or self._follower.follows(w.index))
         self.taken = frozenset(own)
-        return bool(self.taken) or self._ended(present)
+        if self.taken or self._ended(present):
+            raise GivenUp
 
     def _ended(self, present: Names) -> bool:
         """True when the journal is gone, and not for all that it was of is.
