@@ -66,12 +66,12 @@ class Kept:
 
         def still(plan: Plan) -> Plan:
             # A rollback may have had the lock until now.
-            self.check(present)
+            self.check()
             return plan if choose is None else choose(plan)
 
         scope = self._follower.indexes()
         try:
-            self.check(present)
+            self.check()
             if self._names and not scope:
                 return Applied.nothing()
             done = self._write(self._follower.policy(self._policy), scope or None, still)
@@ -80,25 +80,26 @@ class Kept:
         self._journaled = self._with_originals()
         return done
 
-    def check(self, present: Names) -> None:
-        """Raise GivenUp once somebody rolled back what is kept."""
+    def check(self, ended: bool = True) -> None:
+        """Raise GivenUp once somebody rolled back what is kept.
+
+        ended: the journal's end tells of it, too.
+        """
         words = self._words()
         new, self._heard = words - self._heard, words
         own = (w.index for w in new if w.index is None or self._follower.follows(w.index))
         self.taken = frozenset(own)
-        if self.taken or self._ended(present):
+        if self.taken or (ended and self._ended()):
             raise GivenUp
 
-    def _ended(self, present: Names) -> bool:
+    def _ended(self) -> bool:
         """True when the journal is gone, and not for all that it was of is.
 
         What is made anew has nothing of ours, and to hear of that may take a moment.
         """
-
-        def here(names: Names) -> bool:
-            return not self._journaled.isdisjoint({HOST_INDEX, *names})
-
-        return here(present) and not self._store.path.exists() and here(self._now())
+        if not self._journaled or self._store.path.exists():
+            return False
+        return not self._journaled.isdisjoint({HOST_INDEX, *self._now()})
 
     def _words(self) -> frozenset[Word]:
         found = self._store.given_up.load()
@@ -186,10 +187,11 @@ def watch(
     try:
         # Before there is something to keep: an earlier journal may be of another boot.
         alone = partial(confirm.unguarded, kernel, store)
-        begun(apply(kernel, store, policy, called or None, choose=alone, called=called))
+        done = apply(kernel, store, policy, called or None, choose=alone, called=called)
         write = writer(kernel, store, lambda: sources.links.names)
         present = {index: name for name, index in called.items()}
         kept = Kept(write, store, policy, called, present, rtnetlink.names)
+        begun(done)
         converger = Converger(lambda choose: kept.replan(sources.links.names, choose), log)
         converger.notice([APPLIED])
         keep(
