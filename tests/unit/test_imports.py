@@ -120,6 +120,7 @@ LAYERS = {
     "linkd": 12,
     "tuned_compat": 11,
     "tuned_profiles": 6,
+    "later": 0,
     "tuned_keep": 12,
     "tuned_facet": 13,
     "confirm": 10,

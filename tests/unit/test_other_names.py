@@ -205,7 +205,7 @@ def test_let_go_soon_after_another_instance_ended(
     # To an instance of nobody's; the other goes to one that is applied.
     daemon.joint.remove("napi", "eth1")
     assert modes(host, "eth1") == {0}
-    assert until(lambda: daemon.joint._keeper._kept is not None)
+    assert until(lambda: not daemon.joint._keeper._not_yet)
     assert put_right(daemon) and modes(host, "eth1") == {0}
 
 

@@ -271,7 +271,7 @@ def test_rolled_back_before_the_next_thread_is_due(broken: Daemon) -> None:
 
 def test_each_failure_waits_longer(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, waits = daemon.joint._keeper, list[float]()
-    monkeypatch.setattr(keeper, "_wait", lambda seconds, then: waits.append(seconds))
+    monkeypatch.setattr(keeper._then, "do", lambda seconds, what: waits.append(seconds))
     monkeypatch.setattr(keeper, "_open", unable)
     daemon.joint.apply("napi", "napi")
     for _ in range(7):
@@ -301,6 +301,6 @@ def unable() -> Fake:
 def test_without_a_log_nothing_breaks(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure that nobody is told of is tried again as any other."""
     keeper, waits = Keeper(daemon.joint._adapter, threading.RLock(), unable), list[float]()
-    monkeypatch.setattr(keeper, "_wait", lambda seconds, then: waits.append(seconds))
+    monkeypatch.setattr(keeper._then, "do", lambda seconds, what: waits.append(seconds))
     keeper.hold(daemon.rows)
     assert waits == [1.0] and daemon.log == []

@@ -25,6 +25,7 @@ from rxlane.journal import Store
 from rxlane.keeping import claims
 from rxlane.keeping.events import Event, Links, Sources
 from rxlane.model import Link
+from rxlane.tuned.later import Later
 from rxlane.tuned.tuned_compat import Adapter, Row
 from rxlane.tuned.tuned_facet import Joint
 from rxlane.tuned.tuned_keep import Keeper
@@ -54,21 +55,52 @@ class News:
     def close(self) -> None: ...
 
 
-class Turned(Keeper):
-    """A keeper that does something when it gets its turn, its timer's first."""
+class Due(Later):
+    """Done when it gets its turn."""
 
-    def __init__(self, adapter: Adapter, lock: threading.RLock, clock: Clock) -> None:
-        super().__init__(adapter, lock)
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due: tuple[float, Callable[[], None]] | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self._due is not None
+
+    def do(self, seconds: float, what: Callable[[], None]) -> None:
+        self._due = self._clock() + seconds, what
+
+    def put_off(self, seconds: float) -> None:
+        if self._due is not None:
+            self.do(seconds, self._due[1])
+
+    def cancel(self) -> None:
+        self._due = None
+
+    def turn(self) -> None:
+        if self._due is not None and self._due[0] <= self._clock():
+            what, self._due = self._due[1], None
+            what()
+
+
+class Turned(Keeper):
+    """A keeper that does something when it gets its turn, its timers' first."""
+
+    def __init__(self, adapter: Adapter, lock: threading.RLock, clock: Clock) -> None:
+        self._dues = list[Due]()
+
+        def later(*_: object) -> Later:
+            self._dues.append(Due(clock))
+            return self._dues[-1]
+
+        super().__init__(adapter, lock, later=later)
+        self._clock = clock
         self._news = News()
 
     def _start(self) -> Sources:
         self._news = news = News()
 
         def replan(choose: Choose) -> Applied | None:
-            kept = self._kept
-            return Applied.nothing() if kept is None else kept.replan(news.links.names, choose)
+            return self._look(news.links.names, choose)
 
         self._converger = Converger(replan, self.log, self._clock)
         self._sources, self._stop = cast(Sources, news), os.eventfd(0, os.EFD_CLOEXEC)
@@ -80,22 +112,15 @@ class Turned(Keeper):
         if stop >= 0:  # the thread would
             os.close(stop)
 
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        self._due = self._clock() + seconds, then
-
-    def _wait_no_more(self) -> None:
-        self._due = None
-
     def read(self, links: Links, events: Iterable[Event]) -> None:
-        news, kept = self._news, self._kept
+        news = self._news
         came, news.waiting, news.links = [*news.waiting, *events], [], links
-        if self._sources is not None and kept is not None:
-            self._converger.notice(e for e in came if kept.relevant(links.names, e))
+        if self._sources is not None:
+            self._converger.notice(e for e in came if self._concerns(links.names, e))
 
     def turn(self) -> None:
-        if self._due is not None and self._due[0] <= self._clock():
-            then, self._due = self._due[1], None
-            then()
+        for due in self._dues:
+            due.turn()
         sources = self._sources
         if sources is not None and not self._converger.run(self._news.links.is_up):
             self._ended(sources, self._stop, None)
@@ -268,9 +293,12 @@ class World:
         claims.update(self.store, self.host.boot_id(), claims.without(own))
         devices = None if own is None else Called(self.host, lambda: own)
         rollback(self.host, self.store, devices, for_good=True, forget=own is None)
-        self.given_up |= nic is None or (self._ours(nic) and not nic.let_go)
+        kept = [n for n in self.nics if self._ours(n) and not n.let_go]
+        self.given_up |= bool(kept) if nic is None else nic in kept
         for one in self.nics if nic is None else [nic]:
             one.rolled_back |= self.is_up(one)
+            if self.given_up:  # what is down waits for another rollback
+                one.let_go &= self.is_up(one)
         self.news.append(Event("thread of a queue ended", reset=False))
         if self.given_up:  # heard before a driver is bound again, which is as if it were anew
             self.look(0)
@@ -318,10 +346,8 @@ class World:
             self.joint.unapply("napi", "other", {nic.name})
 
     def let_go(self, number: int) -> None:
-        """An instance lets a NIC go that stays, and of which it heard all. While it is down its
-        originals wait for the next look.
-        """
-        nic = self._one(number, self._ours, self.is_up, lambda n: n.name in self.known)
+        """An instance lets a NIC go that stays, and of which it heard all."""
+        nic = self._one(number, self._ours, lambda n: n.name in self.known)
         if nic is not None and not self.udev:
             self.joint.remove("napi", nic.name)
             self.known.discard(nic.name)

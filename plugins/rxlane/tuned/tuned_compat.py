@@ -18,7 +18,7 @@ from rxlane.applying.rollback import rollback
 from rxlane.applying.stages import coming_back, reads, without_tunables
 from rxlane.converge import Choose
 from rxlane.decide import decide
-from rxlane.errors import RxlaneError, with_notes
+from rxlane.errors import Kind, RxlaneError, with_notes
 from rxlane.items import (
     COALESCE_ITEMS,
     CPU_ITEMS,
@@ -122,11 +122,13 @@ def _given(row: Row) -> Given:
     return Given(row.kind, row.name, tuple(sorted(row.devices)), options)
 
 
-def _failure(error: RxlaneError | OSError) -> Report:
+def _failure(error: RxlaneError | OSError, stands: bool = False) -> Report:
+    """stands: something does, so that the disk had room for the journal."""
     lines = tuple(("error", text) for text in with_notes(error))
     if isinstance(error, OSError):
         return Report(False, lines, passing=True)
-    return Report(False, lines, error.kind.retry, error.passing)
+    passing = error.passing or (stands and error.kind is Kind.JOURNAL)
+    return Report(False, lines, error.kind.retry, passing)
 
 
 def _plan_lines(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -164,7 +166,7 @@ class Adapter:
         try:
             done = self._write(self.policy(rows), choose)
         except (RxlaneError, OSError) as error:
-            failed = _failure(error)
+            failed = _failure(error, stands)
             return failed if stands or failed.passing else self._released(failed)
         self._unmovable = done.unmovable
         lines = [*_plan_lines(done.plan), *(("info", note) for note in done.notes)]
@@ -181,7 +183,8 @@ class Adapter:
         """
         done = self._write(policy, choose, scope)
         # One of the same name may be there instead, which lets itself be set.
-        self._unmovable = (self._unmovable - done.wrote) | done.unmovable
+        had = {held.target for held in done.plan.holds if held.before == held.after}
+        self._unmovable = (self._unmovable - done.wrote - had) | done.unmovable
         return done
 
     def _write(

@@ -142,25 +142,38 @@ class Joint:
             self._applied = None
             if not self._live:
                 return self._done(self._off)
-            rest = (row for row in self._rows() if (row.kind, row.name) in self._live)
+            # Not what was refused beside them, with which no look would do.
+            rows = self._standing or self._rows()
+            rest = (row for row in rows if (row.kind, row.name) in self._live)
             self._standing = self._keeper.called_now(rest)
             others = any(live == kind for live, _ in self._live)
-            given_up = self._keeper.lost()
-            self._keeper.pause()
-            report = self._adapter.rollback(devices if others else None, kind)
+            report = self._taken_back(devices if others else None, kind)
             # After the rollback, which is no other's for them.
-            self._keeper.hold_later(() if given_up else self._standing)
-            return report
+            self._keeper.hold_later(() if self._keeper.given_up else self._standing)
+            return self._left(report, devices)
 
     def remove(self, kind: str, device: str) -> Report:
         with self._lock:
             self._applied = None
             self._standing = without(self._standing, kind, device)
-            self._keeper.lost()  # what was rolled back is kept no longer, whatever goes now
-            report = self._adapter.rollback({device}, kind)
+            report = self._taken_back({device}, kind)
             # After the rollback, which is no other's for the rest.
             self._keeper.drop(kind, device)
-            return report
+            return self._left(report, {device})
+
+    def _taken_back(self, devices: set[str] | None, kind: str) -> Report:
+        """Bring originals back. What an operator rolled back, be it while this waited for the
+        lock, is kept no longer, whatever goes now.
+        """
+        self._keeper.lost()
+        report = self._adapter.rollback(devices, kind)
+        self._keeper.lost(ended=False)
+        return report
+
+    def _left(self, report: Report, devices: set[str]) -> Report:
+        hindered = report.again or report.waiting
+        self._keeper.left(devices if hindered else (), self._adapter.rest)
+        return report
 
     def forget(self, kind: str, name: str) -> None:
         """An instance ends. Where TuneD leaves all values as they are nobody may go on writing."""

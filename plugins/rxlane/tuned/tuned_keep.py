@@ -19,8 +19,9 @@ from rxlane.apply import Applied
 from rxlane.converge import Choose, Converger, Log, keep
 from rxlane.errors import LINE, Kind, RxlaneError, printable
 from rxlane.keeping.events import APPLIED, Event, Sources, wake_up
-from rxlane.keeping.watch import GivenUp, Kept
+from rxlane.keeping.watch import GivenUp, Kept, Names
 from rxlane.plan import Plan
+from rxlane.tuned.later import Later
 from rxlane.tuned.tuned_compat import Adapter, Report, Row
 from rxlane.wire import rtnetlink
 
@@ -28,6 +29,7 @@ from rxlane.wire import rtnetlink
 # what is down must stay down; one that a caller on D-Bus destroys leaves the others standing.
 SOON = 5.0
 AGAIN, AGAIN_MOST = 1.0, 60.0  # seconds until what keeps no longer is started again
+NO_LONGER = "the layout is kept no longer"
 
 
 def _nobody(level: str, text: str) -> None:
@@ -56,6 +58,7 @@ class Keeper:
         adapter: Adapter,
         lock: threading.RLock,
         open_sources: Callable[[], Sources] = Sources,
+        later: Callable[[threading.RLock, Callable[[str], None]], Later] = Later,
     ) -> None:
         self.log: Log = _nobody
         self._adapter = adapter
@@ -63,49 +66,54 @@ class Keeper:
         self._open = open_sources
         self._rows: tuple[Row, ...] = ()
         self._kept: Kept | None = None
-        # What will be kept in a moment.
-        self._coming_rows: tuple[Row, ...] = ()
-        self._coming: Kept | None = None
+        self._not_yet = False  # nothing is written for a moment
+        # Indexes of what was let go while its originals could not come back.
+        self._waiting: set[int] = set()
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
         self._begun = 0.0  # when it was started
-        self._later: threading.Timer | None = None
+        self._then = later(lock, lambda why: self.log("error", f"{NO_LONGER}: {why}"))
+        self._again = later(lock, lambda why: self.log("error", f"it is not tried again: {why}"))
         self._delay = AGAIN
         self._said = ""
         self.given_up = False  # somebody rolled back what was kept
 
-    def hold(self, rows: Iterable[Row], kept: Kept | None = None) -> None:
-        """Keep these rows from now on; the thread starts with the first. kept: what is known of
-        them from before.
-        """
+    def hold(self, rows: Iterable[Row]) -> None:
+        """Keep these rows from now on; the thread starts with the first."""
         self.pause()
         self.given_up = False
-        self._rows, self._delay, self._said = tuple(rows), AGAIN, ""
-        self._kept = kept
-        self._go_on()
+        self._rows = tuple(rows)
+        self._begin()
 
     def hold_on(self, rows: Iterable[Row]) -> None:
-        """Go on with what is kept, of which renames are known; with these rows where nothing is."""
-        if self._kept is None:
-            self.hold(rows)
-            return
-        self._wait_no_more()
-        self._go_on()
+        """Go on with what is kept, of which renames are known; with these rows where nothing is.
 
-    @property
-    def _followed(self) -> Kept | None:
-        return self._kept or self._coming
+        What is tried again is so later on, too.
+        """
+        if self._kept is None:
+            self._keep_nothing()
+            self._rows = tuple(rows)
+        self._then.cancel()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._not_yet, self._delay, self._said = False, AGAIN, ""
+        self._go_on()
 
     def still(self, plan: Plan) -> Plan:
         """Return the plan; raise GivenUp where a rollback took what is kept, or will be soon."""
-        if self._followed is not None:
-            self._followed.check(rtnetlink.names())
+        if self._kept is not None:
+            self._kept.check()
         return plan
 
-    def lost(self) -> bool:
-        """True where a rollback took what was kept, be it just now: then it is given up."""
+    def lost(self, ended: bool = True) -> bool:
+        """True where a rollback took what was kept, be it just now: then it is given up.
+
+        ended: False after a rollback of TuneD's own, which may have ended the journal.
+        """
         try:
-            self.still(Plan())
+            if self._kept is not None:
+                self._kept.check(ended)
         except GivenUp:
             self.give_up()
         except (RxlaneError, OSError):
@@ -114,7 +122,7 @@ class Keeper:
 
     def give_up(self) -> None:
         """Keep nothing, for it was rolled back, nor claim it: a look may have while that ran."""
-        taken = frozenset() if self._followed is None else self._followed.taken
+        taken = frozenset() if self._kept is None else self._kept.taken
         self.pause()
         self.given_up = True
         if taken:
@@ -139,96 +147,88 @@ class Keeper:
         if problem != self._said:
             self.log("error", problem)
             self._said = problem
-        if self._rows:
-            self._wait(self._delay, self._go_on)
+        if self._rows and not self._not_yet:
+            self._then.do(self._delay, self._go_on)
             self._delay = min(2 * self._delay, AGAIN_MOST)
 
     def retry(self, attempt: Callable[[], Report]) -> None:
         """Do later what something is in the way of, unless TuneD wants something else then."""
         self.log("info", "it is tried again until it can be done")
-        self._delay = AGAIN
-        self._wait(self._delay, lambda: self._tried(attempt))
+        self._again.do(AGAIN, lambda: self._tried(attempt, AGAIN))
 
     def soon(self, seconds: float, attempt: Callable[[], Report]) -> None:
-        """Do again, beside what is kept, what failed in passing; keeping it comes before that."""
-        if self._later is None:
-            self._wait(seconds, lambda: self._tell(attempt()))
+        """Do again, beside what is kept, what failed in passing, unless something is already."""
+        if not self._again.pending:
+            self._again.do(seconds, lambda: self._tell(attempt()))
 
     def _tell(self, report: Report) -> None:
         for line in report.lines:
             self.log(*line)
 
-    def _tried(self, attempt: Callable[[], Report]) -> None:
+    def _tried(self, attempt: Callable[[], Report], delay: float) -> None:
         report = attempt()
         if report.again or report.waiting:
-            self._delay = min(2 * self._delay, AGAIN_MOST)
-            self._wait(self._delay, lambda: self._tried(attempt))
+            delay = min(2 * delay, AGAIN_MOST)
+            self._again.do(delay, lambda: self._tried(attempt, delay))
             return
         self._tell(report)
 
     def pause(self) -> None:
-        """Keep nothing until the next hold()."""
-        self._rows, self._kept = self._coming_rows, self._coming = (), None
-        self._wait_no_more()
+        """Keep nothing until the next hold(), nor try anything again."""
+        self._again.cancel()
+        self._keep_nothing()
+
+    def _keep_nothing(self) -> None:
+        self._rows, self._kept, self._not_yet = (), None, False
+        self._then.cancel()
 
     def hold_later(self, rows: tuple[Row, ...]) -> None:
-        """Keep nothing now, and these rows from SOON on, unless something else is said by then."""
-        self.pause()
+        """Write nothing now, and keep these rows from SOON on, unless something else is said by
+        then. What is tried again comes after that.
+        """
+        self._again.put_off(2 * SOON)
+        self._keep_nothing()
         if not rows:
             return
-        # Now, to hear of a rollback until then; where that fails hold() says it.
+        self._rows, self._not_yet = rows, True
+        # Now, to hear of a rollback until then; where that fails _go_on() says it.
         with suppress(RxlaneError, OSError):
-            self._coming = self._new(rows)
-        self._coming_rows = rows
-        self._wait(SOON, lambda: self.hold(rows, self._coming))
-
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        """Do something later, in place of what was to be done so far."""
-        self._wait_no_more()
-        timer = threading.Timer(seconds, self._do_now, (then,))
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError as error:
-            self.log("error", f"the layout is kept no longer: {error}")
-            return
-        self._later = timer
-
-    def _wait_no_more(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-
-    def _do_now(self, what: Callable[[], None]) -> None:
-        with self._lock:
-            # It may have been cancelled while it waited for the lock.
-            if self._later is threading.current_thread():
-                self._later = None
-                what()
+            self._kept = self._new(rows)
+        self._then.do(SOON, self._begin)
 
     def drop(self, kind: str, device: str) -> None:
         """Keep no longer what a kind of section laid out on a device.
 
         One that is gone is followed on: TuneD hears of it again, but later than the kernel.
         """
-        rows = self._rows or self._coming_rows
-        if not rows or self._is_gone(device):
+        if not self._rows or self._is_gone(device):
             return
-        left = without(self.called_now(rows), kind, device)
-        if self._coming_rows:
+        left = without(self.called_now(self._rows), kind, device)
+        if self._not_yet:
             self.hold_later(left)
         elif left:
             self._rows, self._kept = left, None
             self._go_on()
         else:
-            self.pause()
+            self._keep_nothing()
+
+    def left(self, devices: Iterable[str], rest: Callable[[], Report]) -> None:
+        """Devices were let go, and something is in the way of the originals of these: a look brings
+        them back when there is news of them, and where nothing is kept rest() does.
+        """
+        devices = set(devices)
+        with suppress(RxlaneError, OSError):  # then the next look does, whatever leads to it
+            self._waiting |= {i for i, name in rtnetlink.names().items() if name in devices}
+        if not self._rows and (devices or self._waiting):
+            self._waiting.clear()
+            self.retry(rest)
 
     def called_now(self, rows: Iterable[Row]) -> tuple[Row, ...]:
         """Return the rows with the names that devices which are kept have by now."""
         now: dict[str, str] = {}
-        if self._followed is not None:
+        if self._kept is not None:
             with suppress(RxlaneError, OSError):  # then they are called as they were
-                now = self._followed.called(rtnetlink.names())
+                now = self._kept.called(rtnetlink.names())
 
         def called(names: Iterable[str]) -> frozenset[str]:
             return frozenset(now.get(name, name) for name in names)
@@ -240,13 +240,14 @@ class Keeper:
         is let go, for TuneD says when it comes back.
         """
         try:
-            return self._followed is not None and not self._followed.has(device, rtnetlink.names())
+            return self._kept is not None and not self._kept.has(device, rtnetlink.names())
         except (RxlaneError, OSError):
             return False
 
     def end(self) -> None:
         self.pause()
         self.given_up = False
+        self._waiting.clear()
         if self._sources is not None:
             self._sources = None
             wake_up(self._stop)
@@ -279,13 +280,11 @@ class Keeper:
     def _run(self, sources: Sources, stop: int) -> None:
         def replan(choose: Choose) -> Applied | None:
             with self._lock:
-                if self._kept is None:
-                    return Applied.nothing()
-                return self._kept.replan(sources.links.names, choose)
+                return self._look(sources.links.names, choose)
 
         def relevant(event: Event) -> bool:
             with self._lock:
-                return self._kept is not None and self._kept.relevant(sources.links.names, event)
+                return self._concerns(sources.links.names, event)
 
         failure: BaseException | None = None
         try:
@@ -296,6 +295,18 @@ class Keeper:
             # What nobody foresaw goes on from here, and leaves its traceback on standard error.
             self._ended(sources, stop, failure or sys.exception())
 
+    def _look(self, present: Names, choose: Choose) -> Applied | None:
+        if self._kept is None or self._not_yet:
+            return Applied.nothing()
+        done = self._kept.replan(present, choose)
+        if done is None:
+            self.give_up()
+        return done
+
+    def _concerns(self, present: Names, event: Event) -> bool:
+        waits = event.ifindex in self._waiting
+        return self._kept is not None and (self._kept.relevant(present, event) or waits)
+
     def _ended(self, sources: Sources, stop: int, failure: BaseException | None) -> None:
         """After the thread: another one takes over where it failed."""
         with self._lock:
@@ -305,7 +316,8 @@ class Keeper:
                 return
             self._sources = None
             if failure is None:
-                self.give_up()
+                if self._rows:  # TuneD applied since that look
+                    self._go_on()
                 return
             if time.monotonic() - self._begun > AGAIN_MOST:
                 self._delay, self._said = AGAIN, ""
