@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from rxlane import cli
+from rxlane.apply import apply
+from rxlane.applying.rollback import rollback
 from rxlane.items import FLOW_ENTRIES
-from rxlane.keeping import claims
+from rxlane.keeping import claims, confirm
 from rxlane.model import Snapshot
 from rxlane.plan import TUNED
+from rxlane.policy import parse_mixed
 from rxlane.tuned.tuned_compat import Row
+from unit.confirming import arm
+from unit.keeping import Waiting
 from unit.linkbench import POLL, ROW, Bench, same
 
 
@@ -182,3 +187,65 @@ def test_the_flow_table_is_left_to_tuned(bench: Bench) -> None:
     assert bench.host.sysctls[name] == 512
     assert bench.adapter().rollback().ok
     assert same(bench.host.observe(), bench.start)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_tuned_has_the_lock_that_one_which_ends_waits_for(bench: Bench, stopped: bool) -> None:
+    bench.start_service("eth0", **POLL)
+    adapter, store = bench.adapter(), Waiting(bench.store.directory)
+    bench.services["eth0"]._store = store
+
+    def applied() -> None:
+        assert adapter.apply([ROW]).ok
+
+    store.then = applied
+    ends(bench, "eth0", stopped)
+    assert bench.modes("eth0") == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_the_flow_table_goes_while_tuned_has_another_that_does_not_steer(
+    bench: Bench, stopped: bool
+) -> None:
+    table = bench.host.sysctls[FLOW_ENTRIES]
+    bench.start_service("eth1", NAPI_RFS="4096")
+    assert bench.host.sysctls[FLOW_ENTRIES] != table
+    assert bench.adapter().apply([ROW]).ok
+    ends(bench, "eth1", stopped)
+    assert bench.host.sysctls[FLOW_ENTRIES] == table and bench.modes("eth0") == [1, 1, 1, 1]
+
+
+def ends(bench: Bench, device: str, stopped: bool) -> None:
+    if stopped:
+        bench.services[device].end(bench.names)
+    else:
+        bench.properties(device)
+        bench.look(device)
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_the_flow_table_goes_when_one_is_stopped_while_an_apply_waits(
+    bench: Bench, confirmed: bool
+) -> None:
+    table = bench.host.sysctls[FLOW_ENTRIES]
+    bench.start_service("eth0", NAPI_RFS="4096")
+    pending = arm(bench.host, bench.store, [2])
+    apply(bench.host, bench.store, parse_mixed(("eth0",), {"threaded": "on"}), {"eth0"})
+    bench.services["eth0"].end(bench.names)
+    if confirmed:
+        confirm.disarm(bench.store, pending)
+        assert bench.host.sysctls[FLOW_ENTRIES] == table
+    else:
+        confirm.expire(bench.host, bench.store, pending)
+    rollback(bench.host, bench.store, {"eth0"}, for_good=True)
+    bench.start_service("eth1", NAPI_THREADED="on")
+    assert bench.host.sysctls[FLOW_ENTRIES] == table
+
+
+def test_the_flow_table_goes_when_the_last_that_steers_is_rolled_back(bench: Bench) -> None:
+    table = bench.host.sysctls[FLOW_ENTRIES]
+    bench.start_service("eth0", NAPI_RFS="4096")
+    claims.update(bench.store, bench.host.boot_id(), claims.without({2}))
+    rollback(bench.host, bench.store, {"eth0"}, for_good=True)
+    assert not bench.look("eth0")
+    assert bench.host.sysctls[FLOW_ENTRIES] == table and bench.store.load() is None

@@ -23,7 +23,7 @@ from rxlane.keeping import claims, confirm
 from rxlane.keeping.events import Event
 from rxlane.kernel import Kernel
 from rxlane.linkfiles import linkkeys
-from rxlane.plan import HOST, HOST_INDEX, Plan
+from rxlane.plan import HOST, Plan
 from rxlane.policy import FLOW_STEERING, Given
 from rxlane.sysfs import Sysfs
 
@@ -61,8 +61,6 @@ class KeptLink:
         self._here = here
         self._anew = anew
         self._yielded = False
-        # The host's flow table is there for this interface; None before the first look.
-        self._flows: bool | None = None
         self._boot_id = kernel.boot_id()
         self._told: dict[str, Sequence[str]] = {}  # by level, what the last look had to say
         self._given: tuple[Given, ...] = ()
@@ -90,6 +88,7 @@ class KeptLink:
             found = self.claim()
         self._links = found.links
         if self._ifindex not in found.links:
+            self._leave_flows(present)
             return None
         known = udevdb.properties(self._files, self._ifindex)
         name = present.get(self._ifindex)
@@ -105,13 +104,10 @@ class KeptLink:
         if yielded or before != self._given:
             self._anew()
         try:
-            self._know_flows()
             done = self._write(name, present, choose)
             self._tell(done.plan)
-            if self._steers(self._given):
-                self._flows = True
-            else:
-                self._leave_flows()
+            if not self._steers(self._given):
+                self._leave_flows(present)
             return done
         except NotOurs:
             return Applied.nothing()
@@ -233,37 +229,27 @@ class KeptLink:
             self.release()
 
     def _bring_back(self, present: Names) -> RolledBack:
-        if self._yields():
-            return RolledBack(0)
-        self._know_flows()
-        if self._ifindex not in present:  # with it went its settings, but not the host's
-            return self._leave_flows()
-        own = Called(self._kernel, lambda: {self._ifindex})
+        # With it went its settings, but not the host's.
+        if self._yields() or self._ifindex not in present:
+            return self._leave_flows(present)
+        # TuneD may have had the lock until now.
+        own = Called(self._kernel, lambda: () if self._yields() else (self._ifindex,))
         done = rollback(self._kernel, self._store, own)
-        flows = self._leave_flows()
+        flows = self._leave_flows(present)
         return RolledBack(
             done.written + flows.written,
             (*done.pending, *flows.pending),
             (*done.notes, *flows.notes),
         )
 
-    def _leave_flows(self) -> RolledBack:
-        """Bring the host's flow table back, unless TuneD or another interface has use for it."""
-        if not self._flows or claims.load(self._store, self._boot_id).tuned:
-            self._flows = False
-            return RolledBack(0)
-        done = rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
-        self._flows = False
-        return done
-
-    def _know_flows(self) -> None:
-        """Learn from the journal whether one that was killed had the table written for this."""
-        if self._flows is not None:
-            return
+    def _leave_flows(self, present: Names) -> RolledBack:
+        """Bring the host's flow table back where it is rxlane's and no interface steers by it."""
         journal = of_this_boot(self._store, self._boot_id)
         entries = () if journal is None else journal.entries
-        known = {(e.ifindex, e.item) for e in entries}
-        self._flows = known >= {(HOST_INDEX, FLOW_ENTRIES), (self._ifindex, RFS)}
+        used = any(e.item == RFS and e.after and e.ifindex in present for e in entries)
+        if used or all(e.item != FLOW_ENTRIES for e in entries):
+            return RolledBack(0)
+        return rollback(self._kernel, self._store, {HOST}, {FLOW_ENTRIES})
 
     @staticmethod
     def _steers(sections: Sequence[Given]) -> bool:
