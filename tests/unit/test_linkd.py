@@ -24,6 +24,7 @@ from rxlane.linkfiles.linkd import LINGER, Stop
 from rxlane.linkfiles.linksources import LinkSources
 from rxlane.sysfs import Sysfs
 from rxlane.wire import rtnetlink
+from rxlane.wire.rtnetlink import LinkRow
 
 
 def ready(descriptor: int) -> bool:
@@ -136,7 +137,7 @@ class Served:
         patch.setattr(linkd, "Linux", lambda: None)
         patch.setattr(linkd, "keep", lambda *_: self._wait())
         patch.setattr(linkd, "Stop", lambda: self.stop)
-        patch.setattr(rtnetlink, "links", lambda: [SimpleNamespace(ifindex=7)])
+        patch.setattr(rtnetlink, "links", lambda: [LinkRow(7, "eth0", True)])
         (root / udevdb.DATABASE).mkdir(parents=True)
         (root / udevdb.DATABASE / "n7").write_text("E:NAPI_THREADED=on\n")
         self.stop.go_on = self._go_on
@@ -182,7 +183,7 @@ def test_an_old_record_of_udev_is_no_interface(
     monkeypatch.undo()
     monkeypatch.setattr(rtnetlink, "links", list)
     assert not linkd._is_there(7, Sysfs(tmp_path))
-    monkeypatch.setattr(rtnetlink, "links", lambda: [SimpleNamespace(ifindex=7)])
+    monkeypatch.setattr(rtnetlink, "links", lambda: [LinkRow(7, "eth0", True)])
     assert linkd._is_there(7, Sysfs(tmp_path))
     (tmp_path / udevdb.DATABASE / "n7").unlink()
     assert not linkd._is_there(7, Sysfs(tmp_path))

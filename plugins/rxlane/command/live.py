@@ -70,7 +70,7 @@ class _Running:
     def names(self) -> Mapping[int, str]:
         from rxlane.wire import rtnetlink
 
-        return {row.ifindex: row.name for row in rtnetlink.links()}
+        return rtnetlink.names()
 
     def observe(self, names: Collection[str]) -> Snapshot:
         return self._kernel.observe(names, self._items)

@@ -83,7 +83,7 @@ def serve(ifindex: int, store: Store, files: Sysfs) -> None:
 def _is_there(ifindex: int, files: Sysfs) -> bool:
     """True for an interface that udev has finished with; its database may be behind."""
     known = udevdb.properties(files, ifindex)
-    return known is not None and ifindex in {row.ifindex for row in rtnetlink.links()}
+    return known is not None and ifindex in rtnetlink.names()
 
 
 def _round(ifindex: int, store: Store, files: Sysfs, kernel: Kernel, stop: Stop) -> None:

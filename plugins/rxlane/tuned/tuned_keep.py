@@ -29,7 +29,6 @@ from rxlane.wire import rtnetlink
 # what is down must stay down; one that a caller on D-Bus destroys leaves the others standing.
 SOON = 5.0
 AGAIN, AGAIN_MOST = 1.0, 60.0  # seconds until what keeps no longer is started again
-NO_LONGER = "the layout is kept no longer"
 
 
 def _nobody(level: str, text: str) -> None:
@@ -72,7 +71,9 @@ class Keeper:
         self._sources: Sources | None = None  # while a thread waits on them
         self._stop = -1  # that thread's eventfd
         self._begun = 0.0  # when it was started
-        self._then = later(lock, lambda why: self.log("error", f"{NO_LONGER}: {why}"))
+        self._then = later(
+            lock, lambda why: self.log("error", f"the layout is kept no longer: {why}")
+        )
         self._again = later(lock, lambda why: self.log("error", f"it is not tried again: {why}"))
         self._delay = AGAIN
         self._said = ""
@@ -91,7 +92,6 @@ class Keeper:
         What is tried again is so later on, too.
         """
         if self._kept is None:
-            self._keep_nothing()
             self._rows = tuple(rows)
         self._then.cancel()
         self._begin()
@@ -217,8 +217,9 @@ class Keeper:
         them back when there is news of them, and where nothing is kept rest() does.
         """
         devices = set(devices)
-        with suppress(RxlaneError, OSError):  # then the next look does, whatever leads to it
-            self._waiting |= {i for i, name in rtnetlink.names().items() if name in devices}
+        if devices:
+            with suppress(RxlaneError, OSError):  # then the next look does, whatever leads to it
+                self._waiting |= {i for i, name in rtnetlink.names().items() if name in devices}
         if not self._rows and (devices or self._waiting):
             self._waiting.clear()
             self.retry(rest)
@@ -304,8 +305,9 @@ class Keeper:
         return done
 
     def _concerns(self, present: Names, event: Event) -> bool:
-        waits = event.ifindex in self._waiting
-        return self._kept is not None and (self._kept.relevant(present, event) or waits)
+        if self._kept is None:
+            return False
+        return self._kept.relevant(present, event) or event.ifindex in self._waiting
 
     def _ended(self, sources: Sources, stop: int, failure: BaseException | None) -> None:
         """After the thread: another one takes over where it failed."""
